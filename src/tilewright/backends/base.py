@@ -1,0 +1,139 @@
+"""The protocol between plans and the machine that runs them, and the plain values that cross it.
+
+Knows nothing of GEMM, of the driver's API or of the emulator. TensorMap carries the driver's own rules, so that a map
+that cuTensorMapEncodeTiled would refuse is refused with no driver present.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tilewright.device import Device
+from tilewright.dtypes import DType
+from tilewright.jit.source import Binary
+
+# Bytes of the swizzle's row; the values of CUtensorMapSwizzle follow the order of the keys.
+SWIZZLE_CODES: dict[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}
+
+TENSOR_MAP_BYTES = 128
+TENSOR_MAP_ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorMap:
+    """How TMA sees one matrix, but for its address.
+
+    Shapes: `extents` and `box` in elements, innermost first; `pitches_bytes` one for each dimension after the innermost.
+    `swizzle_bytes` is 0, 32, 64 or 128. Elements outside the extents read as zero and are not written.
+    Source of the rules: CUDA driver API, cuTensorMapEncodeTiled.
+    """
+
+    dtype: DType
+    extents: tuple[int, ...]
+    pitches_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int
+
+    def violations(self, address: int = 0) -> tuple[str, ...]:
+        """Every rule of the driver that this map breaks at `address`, in words with numbers."""
+        found = []
+        rank = len(self.extents)
+        if not 1 <= rank <= 5:
+            found.append(f"rank {rank} is outside 1 .. 5")
+        if len(self.box) != rank or len(self.pitches_bytes) != rank - 1:
+            found.append(f"{rank} extents need {rank} box sizes and {rank - 1} pitches")
+        if self.swizzle_bytes not in SWIZZLE_CODES:
+            found.append(f"swizzle of {self.swizzle_bytes} bytes is not one of {', '.join(map(str, SWIZZLE_CODES))}")
+        found += [f"extent {e} is outside 1 .. 2^32" for e in self.extents if not 1 <= e <= 2**32]
+        found += [f"box size {b} is outside 1 .. 256" for b in self.box if not 1 <= b <= 256]
+        found += [
+            f"pitch of {p} bytes is not a multiple of 16 below 2^40" for p in self.pitches_bytes if p % 16 or not 0 < p < 2**40
+        ]
+        inner_bytes = self.box[0] * self.dtype.size if self.box else 0
+        if inner_bytes % 16:
+            found.append(f"inner box of {inner_bytes} bytes is not a multiple of 16")
+        if self.swizzle_bytes and inner_bytes > self.swizzle_bytes:
+            found.append(f"inner box of {inner_bytes} bytes is wider than its swizzle of {self.swizzle_bytes}")
+        if address % 16:
+            found.append(f"address {address:#x} is not a multiple of 16")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class MapArgument:
+    """A tensor map by value (const __grid_constant__), over the operand called `operand`."""
+
+    operand: str
+    tensor_map: TensorMap
+
+
+@dataclass(frozen=True)
+class PointerArgument:
+    """The address of the operand called `operand`, 8 bytes."""
+
+    operand: str
+
+
+@dataclass(frozen=True)
+class IntArgument:
+    """A number that every call of the plan passes unchanged."""
+
+    name: str
+    value: int
+    size_bytes: Literal[4, 8]
+
+
+Argument = MapArgument | PointerArgument | IntArgument
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The shape of one launch.
+
+    Units: CTAs, threads a CTA, CTAs a cluster, bytes of dynamic shared memory.
+    """
+
+    grid: int
+    block: int
+    cluster: int
+    smem_bytes: int
+
+
+class Backend(Protocol):
+    """What a plan asks of a machine.
+
+    `Kernel` and `Call` are the backend's own handles: a loaded entry point, and a launch with all its arguments packed.
+    """
+
+    name: str
+
+    def device(self, ordinal: int) -> Device:
+        """The device with this ordinal, as a value. Cached for each ordinal."""
+        ...
+
+    def load(self, binary: Binary, ordinal: int, launch: Launch) -> Any:
+        """A kernel that can be launched on the device.
+
+        Raises: UnsupportedError: the binary's architecture is not the device's. DriverError: the driver refused it.
+        """
+        ...
+
+    def pack(self, kernel: Any, launch: Launch, arguments: tuple[Argument, ...], addresses: dict[str, int]) -> Any:
+        """A Call: the launch with every argument in place, reusable for as long as the addresses hold.
+
+        Raises: LayoutError: a tensor map that the hardware would refuse.
+        """
+        ...
+
+    def launch(self, call: Any, stream: int) -> None:
+        """Enqueue the call on the raw stream. Returns before it has run."""
+        ...
+
+    def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
+        """Enqueue zeros into num_rows rows. No kernel is launched."""
+        ...
+
+    def clear(self) -> None:
+        """Drop every handle. Plans reload theirs."""
+        ...

@@ -1,0 +1,48 @@
+"""The command line: `tilewright run | show | build | cache | doctor`.
+
+Each command has its file here; terminal.py has how a refusal, a warning and a table look; request.py has the options
+that name one product. The files import typer and the standard library alone at their heads, so that --help and shell
+completion are fast: what a command needs beyond that is imported where the command begins.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli import build, cache, doctor, run, show
+from tilewright.cli.terminal import RefusingGroup, SizesCommand
+
+app = typer.Typer(
+    name="tilewright",
+    cls=RefusingGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Matrix multiplication for NVIDIA Hopper GPUs: run it, read its kernels, ship its cubins.",
+)
+app.command("run", cls=SizesCommand)(run.run)
+app.command("show", cls=SizesCommand)(show.show)
+app.command("build", cls=SizesCommand)(build.build)
+app.add_typer(cache.app, name="cache")
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version  # 10 ms that no other command needs
+
+        try:
+            typer.echo(f"tilewright {version('tilewright')}")
+        except PackageNotFoundError:
+            typer.echo("tilewright (not installed: running from its source tree)")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options before the command."""

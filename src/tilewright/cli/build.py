@@ -1,0 +1,90 @@
+"""`tilewright build M N K | SUITE --into DIR`: a folder of cubins for machines that have no compiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tilewright.cli import request, terminal
+from tilewright.cli.request import BMajor
+
+if TYPE_CHECKING:
+    from tilewright.jit.source import Binary, Source
+
+Sizes = tuple[int, int, int]
+
+
+def build(
+    what: Annotated[
+        list[str], typer.Argument(metavar="M N K | SUITE", help="One product, a group of the benchmark suite, or all of it.")
+    ],
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder of the cubins; made when it is not there.")],
+    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Compiles at the same time.")] = None,
+    dtype: request.DTypeOption = "bf16",
+    out_dtype: request.OutDTypeOption = None,
+    b_major: request.BMajorOption = BMajor.k,
+    config: request.ConfigOption = None,
+    device: request.DeviceOption = None,
+    num_sms: request.NumSmsOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Compile the kernels of some products into a folder that TILEWRIGHT_PREBUILT serves, with no GPU needed."""
+    from tilewright.cli.show import source_of
+    from tilewright.jit.build import source_digest_of  # loads the compiler's rooms, which --help does not need
+
+    shapes = sizes_of(what)
+    target = request.preset(device)
+    sources: dict[str, Source] = {}
+    for m, n, k in shapes:
+        plan = request.plan(request.problem(m, n, k, dtype, out_dtype, b_major), target, config=config, num_sms=num_sms)
+        source = source_of(plan)
+        sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel
+    binaries = _compile(list(sources.values()), into, threads)
+    size_bytes = sum(len(binary.cubin) for binary in binaries)
+    if as_json:
+        rows = [{"name": b.name, "arch": b.arch, "compiler": b.compiler, "cubin_bytes": len(b.cubin)} for b in binaries]
+        terminal.print_json({"folder": str(into.absolute()), "products": len(shapes), "kernels": rows})
+        return
+    typer.echo(
+        f"{len(shapes)} products, {len(binaries)} distinct kernels, {terminal.bytes_text(size_bytes)} of cubins "
+        f"for {target} in {into}"
+    )
+    typer.echo(f"serve them with TILEWRIGHT_PREBUILT={into.absolute()}")
+
+
+def sizes_of(words: list[str]) -> list[Sizes]:
+    """The (M, N, K) that the arguments name.
+
+    Raises: typer.BadParameter: neither three whole numbers nor the name of a group.
+    """
+    from tilewright.bench import suite  # the table of shapes, which --help does not need
+
+    if len(words) == 3:
+        try:
+            m, n, k = (int(word) for word in words)
+        except ValueError:
+            raise typer.BadParameter(f"{' '.join(words)} are not three whole numbers M N K") from None
+        return [(m, n, k)]
+    if len(words) == 1 and words[0] == "all":
+        return [shape for group in suite.GROUPS.values() for shape in group]
+    if len(words) == 1 and words[0] in suite.GROUPS:
+        return list(suite.GROUPS[words[0]])
+    raise typer.BadParameter(f"{' '.join(words)!r} is neither M N K nor one of all, {', '.join(suite.GROUPS)}")
+
+
+def _compile(sources: list[Source], into: Path, threads: int | None) -> list[Binary]:
+    """The kernels, written to the folder, with a progress bar on standard error."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # see terminal.console()
+
+    from tilewright.jit.build import build_into
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal.console(stderr=True)) as bar:
+        task = bar.add_task("compiling", total=len(sources))
+
+        def advance(done: int, total: int, binary: Binary) -> None:
+            bar.update(task, completed=done, description=binary.name)
+
+        return build_into(sources, into, threads, advance, refuse=True)

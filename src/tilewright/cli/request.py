@@ -1,0 +1,95 @@
+"""The options that name one product and how it is to be computed, and the plan that they ask for.
+
+Every command that takes sizes takes these, spelled alike. What is legal is not known here: Problem and Config refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tilewright.device import Device
+    from tilewright.plan import Plan
+    from tilewright.problem import Problem
+
+DEFAULT_PRESET = "h200"  # the device that the shipped choices were measured on
+
+
+class BMajor(StrEnum):
+    """Which dimension of b is contiguous."""
+
+    k = "k"
+    n = "n"
+
+
+M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
+N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
+K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
+DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16", help="Element type of a and b.")]
+OutDTypeOption = Annotated[
+    str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; the inputs' when left out.")
+]
+BMajorOption = Annotated[
+    BMajor, typer.Option("--b-major", help="Contiguous dimension of b: k is the transpose of an (N, K) weight, n a plain b.")
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="Change one field of the chosen config, such as tile_n=192. Repeatable."),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", metavar="PRESET", help="Plan for h200, h100, h20 ... instead of the GPU that is present.")
+]
+NumSmsOption = Annotated[int | None, typer.Option("--num-sms", min=1, help="SMs to run on; all when left out.")]
+
+
+def config_changes(pairs: list[str] | None) -> dict[str, int | str]:
+    """Fields of Config from KEY=VALUE words; a value that is a whole number becomes one.
+
+    Raises: typer.BadParameter: a word without its "=", or a key given twice.
+    """
+    changes: dict[str, int | str] = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key or not value:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as tile_n=192", param_hint="--config")
+        if key in changes:
+            raise typer.BadParameter(f"{key} is given twice: {changes[key]} and {value}", param_hint="--config")
+        # 18 digits: int() refuses thousands of them, and no field is near 10^18
+        changes[key] = int(value) if re.fullmatch(r"[-+]?\d{1,18}", value) else value
+    return changes
+
+
+def problem(m: int, n: int, k: int, dtype: str, out_dtype: str | None, b_major: BMajor) -> Problem:
+    """The product of freshly allocated matrices.
+
+    Raises: ShapeError, LayoutError, DTypeError: see problem.packed.
+    """
+    from tilewright.problem import packed  # NumPy and ml_dtypes, 200 ms that --help does not need
+
+    return packed(m, n, k, dtype=dtype, out_dtype=out_dtype, b_major="k" if b_major is BMajor.k else "n")
+
+
+def preset(name: str | None) -> Device:
+    """The preset called `name`, or the default one.
+
+    Raises: UnsupportedError: no such preset.
+    """
+    from tilewright import device  # see problem()
+
+    return device.preset(name or DEFAULT_PRESET)
+
+
+def plan(
+    problem: Problem, device: Device, *, config: list[str] | None = None, num_sms: int | None = None
+) -> Plan:
+    """The plan of `problem` on `device`, with the model's choice changed by the KEY=VALUE words of `config`.
+
+    Raises: ConfigError: with every reason why the config cannot run. typer.BadParameter: see config_changes().
+    """
+    from tilewright.dispatch import plan as make_plan  # see problem()
+
+    return make_plan(problem, device=device, config=config_changes(config) or None, num_sms=num_sms)

@@ -1,0 +1,125 @@
+"""How the command line speaks: exit codes, refusals, warnings, tables.
+
+Results go to standard output, everything else to standard error, so that a pipe gets results alone. Knows nothing of
+what the commands do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tilewright.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXIT_FAILED = 1  # the command ran and its answer is bad: a wrong element, a device that is not usable
+EXIT_REFUSED = 2  # what was asked cannot be done; the same code as typer's own usage errors
+
+PIPE_WIDTH = 160  # columns when nobody's terminal sets them: rich's 80 would fold most tables
+
+_NEGATIVE = re.compile(r"-\d+")
+
+
+class RefusingGroup(TyperGroup):
+    """The commands; a TilewrightError of any of them is one red line and exit code 2, a warning one yellow line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            try:
+                return super().invoke(ctx)
+            except TilewrightError as error:
+                typer.secho(f"error: {error}", fg=typer.colors.RED, err=True)
+                raise typer.Exit(EXIT_REFUSED) from error
+
+
+class SizesCommand(TyperCommand):
+    """A command whose arguments are sizes: -5 is a size, which Problem refuses with its rule, not an unknown option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.ignore_unknown_options = any(_NEGATIVE.fullmatch(arg) for arg in args)
+        return super().parse_args(ctx, args)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    typer.secho(f"warning: {message}", fg=typer.colors.YELLOW, err=True)
+
+
+def note(text: str) -> None:
+    """One line for the person at the terminal; not part of the result."""
+    typer.echo(text, err=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console on the stream as it is now; text is printed as it stands, never read as markup."""
+    from rich.console import Console  # 40 ms that --version and plain text output do not need
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """One table on standard output; a column whose cells are all numbers is set right."""
+    from rich.table import Table  # see console()
+
+    cells = [tuple(row) for row in rows]
+    table = Table(title=title or None, title_justify="left", title_style="bold")
+    for index, column in enumerate(columns):
+        is_number = bool(cells) and all(re.fullmatch(r"[-+]?[\d.,]*(e[-+]\d+)?%?", row[index]) for row in cells)
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    console().print(table)
+
+
+def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
+    """Names and values, one a line, without a frame."""
+    from rich.table import Table  # see console()
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
+    table.add_column("name", style="cyan", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for name, value in facts:
+        table.add_row(name, value)
+    console().print(table)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in the unit that leaves one to three digits before the point."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def age_text(seconds: float) -> str:
+    """An age in its largest whole unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{int(seconds // length_s)} {unit}"
+    return f"{max(int(seconds), 0)} s"

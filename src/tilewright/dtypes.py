@@ -1,0 +1,87 @@
+"""The one table of element types: what each floor of tilewright needs to know about one.
+
+Knows nothing of arrays, kernels or devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.errors import DTypeError
+
+
+@dataclass(frozen=True)
+class DType:
+    """One element type.
+
+    Units: bits a element; unit_roundoff is half of the distance from 1 to the next larger value.
+    Source: cxx and ptx spellings from the PTX ISA (fundamental and alternate floating-point types);
+    tma_code is the value of CUtensorMapDataType in cuda.h.
+    """
+
+    name: str
+    bits: int
+    numpy_type: Any
+    ptx: str
+    tma_code: int
+    unit_roundoff: float
+
+    @property
+    def size(self) -> int:
+        """Bytes an element."""
+        return self.bits // 8
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy type that stores these elements."""
+        return np.dtype(self.numpy_type)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+BF16 = DType(name="bf16", bits=16, numpy_type=ml_dtypes.bfloat16, ptx="bf16", tma_code=9, unit_roundoff=2.0**-8)
+FP16 = DType(name="fp16", bits=16, numpy_type=np.float16, ptx="f16", tma_code=6, unit_roundoff=2.0**-11)
+FP32 = DType(name="fp32", bits=32, numpy_type=np.float32, ptx="f32", tma_code=7, unit_roundoff=2.0**-24)
+
+ALL: tuple[DType, ...] = (BF16, FP16, FP32)
+INPUTS: tuple[DType, ...] = (BF16, FP16)
+
+# The spellings of other libraries, so that an adapter or a command line can pass its own word.
+_BY_NAME: dict[str, DType] = {
+    "bf16": BF16,
+    "bfloat16": BF16,
+    "fp16": FP16,
+    "float16": FP16,
+    "half": FP16,
+    "fp32": FP32,
+    "float32": FP32,
+    "float": FP32,
+}
+
+
+def by_name(name: str | DType) -> DType:
+    """The element type called `name` in tilewright, NumPy or torch.
+
+    Raises: DTypeError: the table has no such type.
+    """
+    if isinstance(name, DType):
+        return name
+    found = _BY_NAME.get(name.removeprefix("torch."))
+    if found is None:
+        raise DTypeError(
+            asked=f"dtype {name}",
+            rule="tilewright multiplies bf16 and fp16 with fp32 accumulation",
+            works="cast to bfloat16 or float16 (output: the inputs' dtype or float32)",
+        )
+    return found
+
+
+def out_choices(dtype: DType) -> tuple[DType, ...]:
+    """Element types that a product of `dtype` inputs can be written in."""
+    return (dtype, FP32)

@@ -1,0 +1,94 @@
+"""Every exception that leaves tilewright. Each holds its facts; str() writes the sentence.
+
+A refusal says three things: what was asked, the rule with its numbers, and what would work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class TilewrightError(Exception):
+    """Root of every exception that tilewright raises on purpose."""
+
+
+class RefusalError(TilewrightError):
+    """A call that was refused before any launch."""
+
+    def __init__(self, asked: str, rule: str, works: str) -> None:
+        self.asked = asked
+        self.rule = rule
+        self.works = works
+        super().__init__(asked, rule, works)
+
+    def __str__(self) -> str:
+        return f"{self.asked}: {self.rule}; {self.works}"
+
+
+class ShapeError(RefusalError, ValueError):
+    """Sizes that do not fit each other or the index range of the kernels."""
+
+
+class LayoutError(RefusalError, ValueError):
+    """Strides, pitches, addresses or overlaps that no kernel can serve."""
+
+
+class DTypeError(RefusalError, TypeError):
+    """An element type, or a combination of them, that no kernel serves."""
+
+
+class UnsupportedError(RefusalError, RuntimeError):
+    """A device, an array library or a feature that this build does not serve."""
+
+
+class ConfigError(TilewrightError, ValueError):
+    """A config that cannot run this problem on this device; holds every reason."""
+
+    def __init__(self, config: str, violations: Sequence[str]) -> None:
+        self.config = config
+        self.violations = tuple(violations)
+        super().__init__(config, self.violations)
+
+    def __str__(self) -> str:
+        return f"config {self.config} cannot run: " + "; ".join(self.violations)
+
+
+class CompileError(TilewrightError, RuntimeError):
+    """NVRTC or ptxas refused a unit, or built it in a way that tilewright refuses (spills, serialised wgmma)."""
+
+    def __init__(self, source: str, reason: str, log: str, command: str) -> None:
+        self.source = source
+        self.reason = reason
+        self.log = log
+        self.command = command
+        super().__init__(source, reason, log, command)
+
+    def __str__(self) -> str:
+        return f"{self.source} did not compile: {self.reason}\n  command: {self.command}\n{self.log}".rstrip()
+
+
+class DriverError(TilewrightError, RuntimeError):
+    """A CUDA driver call that failed, or a driver that is missing or too old."""
+
+    def __init__(self, call: str, status: str, explanation: str, arguments: str = "") -> None:
+        self.call = call
+        self.status = status
+        self.explanation = explanation
+        self.arguments = arguments
+        super().__init__(call, status, explanation, arguments)
+
+    def __str__(self) -> str:
+        return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
+
+
+class CacheError(TilewrightError, OSError):
+    """A cache folder that may not be used. A bad entry never raises this: it is a miss."""
+
+    def __init__(self, folder: str, reason: str, works: str) -> None:
+        self.folder = folder
+        self.reason = reason
+        self.works = works
+        super().__init__(folder, reason, works)
+
+    def __str__(self) -> str:
+        return f"cache folder {self.folder} is not used: {self.reason}; {self.works}"

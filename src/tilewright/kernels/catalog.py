@@ -1,0 +1,24 @@
+"""Families by name. Dispatch sees production families only."""
+
+from __future__ import annotations
+
+from tilewright.errors import UnsupportedError
+from tilewright.kernels.family import Family
+from tilewright.kernels.hopper import HOPPER
+
+PRODUCTION: tuple[Family, ...] = (HOPPER,)
+
+_BY_NAME: dict[str, Family] = {family.name: family for family in PRODUCTION}
+
+
+def family(name: str) -> Family:
+    """The family called `name`.
+
+    Raises: UnsupportedError: there is none.
+    """
+    found = _BY_NAME.get(name)
+    if found is None:
+        raise UnsupportedError(
+            asked=f"kernel family {name!r}", rule=f"families are {', '.join(_BY_NAME)}", works="name one of them"
+        )
+    return found

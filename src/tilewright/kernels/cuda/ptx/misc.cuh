@@ -1,0 +1,43 @@
+// Registers, identity and conversion: one wrapper, one instruction, named as the PTX ISA names it.
+#pragma once
+
+#include "base.cuh"
+
+namespace ptx {
+
+// PTX ISA, setmaxnreg.dec: a warpgroup gives registers back to the CTA's pool. REGISTERS: 24 .. 256, multiple of 8.
+template <int REGISTERS>
+DEVICE void setmaxnreg_dec() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));  // touches no memory
+}
+
+// PTX ISA, setmaxnreg.inc: a warpgroup takes registers from the pool, and waits until it holds enough.
+template <int REGISTERS>
+DEVICE void setmaxnreg_inc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));  // touches no memory
+}
+
+// PTX ISA, special register %cluster_ctarank: 0 .. CTAs of the cluster - 1.
+DEVICE uint32_t cluster_ctarank() {
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));  // constant for the thread
+    return rank;
+}
+
+// PTX ISA, cvt to packed 16-bit: round to nearest even; `low` in the low half.
+DEVICE uint32_t cvt_rn_bf16x2_f32(float high, float low) {
+    uint32_t packed;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));  // arithmetic only
+    return packed;
+}
+
+DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
+    uint32_t packed;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));  // arithmetic only
+    return packed;
+}
+
+// PTX ISA, trap: ends the grid with an error that the host sees.
+DEVICE void trap() { asm volatile("trap;" ::: "memory"); }
+
+}  // namespace ptx

@@ -1,0 +1,37 @@
+// Where a 16-byte chunk of a tile lies in shared memory, and how wgmma is told so.
+// Knows the 128-, 64- and 32-byte swizzles of TMA and the matrix descriptor; nothing of pipelines.
+#pragma once
+
+#include "base.cuh"
+
+constexpr int SWIZZLE_BYTES = 128;  // bytes of a row of an operand tile
+constexpr int ATOM_BYTES = 1024;    // 8 such rows: the period of the pattern
+
+// The offset in a tile of rows of ROW_BYTES that a plain offset has under the swizzle of that width: the number of the
+// 16-byte chunk is XORed with the number of the 128-byte line, modulo the chunks of a row. Width 16 is no swizzle.
+// The tile starts at a multiple of the pattern's period. Source: PTX ISA, tensor swizzle modes.
+template <int ROW_BYTES>
+DEVICE uint32_t swizzled(uint32_t offset) {
+    static_assert(ROW_BYTES == 16 || ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128);
+    return offset ^ ((offset >> 3) & (ROW_BYTES - 16));
+}
+
+// wgmma's descriptor of a 128-byte-swizzled operand that starts at `address` (PTX ISA, matrix descriptor): address,
+// leading and stride offsets in 16-byte units at bits 0, 16 and 32; swizzle mode 1 (128 bytes) at bit 62.
+DEVICE uint64_t swizzle128_descriptor(uint32_t address, uint32_t leading_bytes, uint32_t stride_bytes) {
+    return (static_cast<uint64_t>(1) << 62) | (static_cast<uint64_t>(stride_bytes >> 4) << 32) |
+           (static_cast<uint64_t>(leading_bytes >> 4) << 16) | static_cast<uint64_t>((address & 0x3FFFF) >> 4);
+}
+
+// An operand with k contiguous: rows of 64 k values, 8 rows an atom, atoms stacked. The leading offset is unused.
+DEVICE uint64_t k_major_descriptor(uint32_t address) { return swizzle128_descriptor(address, 16, ATOM_BYTES); }
+
+// An operand with n contiguous: panels of 64 columns, each a stack of k rows of 128 bytes. Stride: the next 8 k rows.
+// Leading: the next panel.
+DEVICE uint64_t n_major_descriptor(uint32_t address, uint32_t panel_bytes) {
+    return swizzle128_descriptor(address, panel_bytes, ATOM_BYTES);
+}
+
+// What one k16 step adds to a descriptor, in its 16-byte units.
+constexpr uint64_t K_MAJOR_STEP = 16 * 2 / 16;               // 16 values along the row; the XOR leaves bits 7..9 alone
+constexpr uint64_t N_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel

@@ -1,0 +1,41 @@
+"""What a kernel family is: its source file, its entry, its configs, and what its launch needs.
+
+Knows nothing of compilers or drivers: it hands a Source to the one and arguments to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from tilewright.backends.base import Argument, Launch
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.problem import Problem
+
+
+class Family(Protocol):
+    """One family. `source` is a file of kernels/cuda, `entry` its extern "C" function."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def entry(self) -> str: ...
+
+    def space(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Every legal config that is worth a look for the problem on the device."""
+        ...
+
+    def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
+        """The rendered headers by path: the constants, and the wrappers of exactly this shape and type."""
+        ...
+
+    def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+        """Grid, block, cluster and shared memory of one launch on `num_sms` SMs (default: all)."""
+        ...
+
+    def arguments(self, problem: Problem, config: Config) -> tuple[Argument, ...]:
+        """The kernel's parameters in order."""
+        ...

@@ -1,0 +1,171 @@
+"""The Hopper family: hopper_gemm.cu, its constants, its launch, its parameters, and the configs worth a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import gcd
+
+from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
+from tilewright.config import PRODUCER_REGISTERS, STORE_ROWS, SWIZZLE_BYTES, Config
+from tilewright.device import Device
+from tilewright.kernels.render import constants_header, wgmma_header
+from tilewright.problem import Problem
+
+# (tile_m, tile_n, consumers, stages): the tiles that fill the register file or the waves of small outputs. Stages are as
+# many as fit; a fourth stage beyond three changes nothing (measured, H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS).
+_TILES: tuple[tuple[int, int, int, int], ...] = (
+    (256, 192, 2, 3),
+    (256, 128, 2, 4),
+    (128, 256, 2, 4),
+    (128, 192, 2, 4),
+    (128, 160, 2, 5),
+    (128, 128, 2, 6),
+    (128, 64, 2, 8),
+    (64, 256, 1, 4),
+    (64, 192, 1, 6),
+    (64, 128, 1, 8),
+    (64, 64, 1, 12),
+    (64, 32, 1, 14),
+    (64, 16, 1, 16),
+    (64, 8, 1, 16),
+)
+
+
+@dataclass(frozen=True)
+class HopperFamily:
+    """The production family of compute capability 9.0."""
+
+    name: str = "hopper"
+    source: str = "hopper_gemm.cu"
+    entry: str = "hopper_gemm"
+
+    def space(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Every legal config that is worth a look for the problem on the device."""
+        for tile_m, tile_n, consumers, stages in _TILES:
+            for cluster_m in (1, 2):
+                config = Config(
+                    tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=stages, cluster_m=cluster_m
+                ).replace(group_m=group_rows(tile_m, tile_n) // cluster_m)
+                if not config.violations(problem, device):
+                    yield config
+
+    def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
+        """The rendered headers by path: struct Config, and the wgmma wrapper of exactly this shape and type.
+
+        Units: `wait_limit` in tries of a barrier wait before a debug build traps; 0 waits forever.
+        """
+        constants: dict[str, int | bool | str] = {
+            "TILE_M": config.tile_m,
+            "TILE_N": config.tile_n,
+            "TILE_K": config.tile_k,
+            "STAGES": config.stages,
+            "CONSUMERS": config.consumers,
+            "CONSUMER_M": config.consumer_m,
+            "WGMMAS_M": config.wgmmas_m,
+            "CLUSTER_M": config.cluster_m,
+            "SCHEDULE": f"Schedule::{config.schedule}",
+            "THREADS": config.threads,
+            "MOVES_REGISTERS": config.moves_registers,
+            "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+            "CONSUMER_REGISTERS": config.consumer_registers,
+            "FULL_ARRIVALS": config.full_arrivals,
+            "EMPTY_ARRIVALS": config.empty_arrivals,
+            "STAGE_BYTES": config.stage_bytes(problem),
+            "STORE_SLOTS": config.store_slots,
+            "STORE_COLUMNS": store_columns(problem, config),
+            "SMEM_BYTES": config.smem_bytes(problem),
+            "B_K_MAJOR": problem.b_major == "k",
+            "OUT_TYPE": f"Type::{problem.out_dtype}",
+            "OUT_THROUGH_TMA": problem.out_through_tma,
+            "WAIT_LIMIT": wait_limit,
+        }
+        return {
+            "config.cuh": constants_header(constants),
+            "wgmma_mma_async.cuh": wgmma_header(config.tile_n, problem.dtype, problem.b_major == "k"),
+        }
+
+    def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+        """One CTA an SM, whole clusters, never more CTAs than tiles."""
+        rows, columns = config.tiles(problem)
+        sms = device.num_sms if num_sms is None else num_sms
+        clusters = max(1, min(sms // config.cluster_m, rows * columns // config.cluster_m))
+        return Launch(
+            grid=clusters * config.cluster_m,
+            block=config.threads,
+            cluster=config.cluster_m,
+            smem_bytes=config.smem_bytes(problem),
+        )
+
+    def arguments(self, problem: Problem, config: Config) -> tuple[Argument, ...]:
+        """The parameters of hopper_gemm in order."""
+        rows, _ = config.tiles(problem)
+        group = min(config.group_m, max(1, rows // config.cluster_m))
+        out: Argument = IntArgument("out_map", 0, 4)
+        if problem.out_through_tma:
+            out = MapArgument("out", _out_map(problem, config))
+        return (
+            MapArgument("a", _a_map(problem, config)),
+            MapArgument("b", _b_map(problem, config)),
+            out,
+            PointerArgument("out"),
+            IntArgument("out_pitch", problem.out_pitch, 8),
+            IntArgument("m", problem.m, 4),
+            IntArgument("n", problem.n, 4),
+            IntArgument("k", problem.k, 4),
+            IntArgument("group_m", group, 4),
+        )
+
+
+HOPPER = HopperFamily()
+
+
+def group_rows(tile_m: int, tile_n: int) -> int:
+    """Tile rows that make a patch of about 132 tiles cover a square of out, in clusters of one.
+
+    Source: measured, H200, 2026-11-29, 8192^3: anything nearly square is within 1 %, 12 and 16 rows of 128x256 best.
+    """
+    return max(1, round(16 * (tile_n / 256 * 128 / tile_m) ** 0.5))
+
+
+def store_columns(problem: Problem, config: Config) -> int:
+    """Columns of one store slot: as many as fill 128 bytes and divide the tile."""
+    return gcd(config.tile_n * problem.out_dtype.size, SWIZZLE_BYTES) // problem.out_dtype.size
+
+
+def _a_map(problem: Problem, config: Config) -> TensorMap:
+    return TensorMap(
+        dtype=problem.dtype,
+        extents=(problem.k, problem.m),
+        pitches_bytes=(problem.a_pitch * problem.dtype.size,),
+        box=(config.tile_k, config.tile_m),
+        swizzle_bytes=SWIZZLE_BYTES,
+    )
+
+
+def _b_map(problem: Problem, config: Config) -> TensorMap:
+    """A CTA of a cluster loads its share: rows of n where k is contiguous, rows of k where n is."""
+    if problem.b_major == "k":
+        extents, box = (problem.k, problem.n), (config.tile_k, config.tile_n // config.cluster_m)
+    else:
+        extents = (problem.n, problem.k)
+        box = (SWIZZLE_BYTES // problem.dtype.size, config.tile_k // config.cluster_m)
+    return TensorMap(
+        dtype=problem.dtype,
+        extents=extents,
+        pitches_bytes=(problem.b_pitch * problem.dtype.size,),
+        box=box,
+        swizzle_bytes=SWIZZLE_BYTES,
+    )
+
+
+def _out_map(problem: Problem, config: Config) -> TensorMap:
+    columns = store_columns(problem, config)
+    row_bytes = columns * problem.out_dtype.size
+    return TensorMap(
+        dtype=problem.out_dtype,
+        extents=(problem.n, problem.m),
+        pitches_bytes=(problem.out_pitch * problem.out_dtype.size,),
+        box=(columns, STORE_ROWS),
+        swizzle_bytes=row_bytes if row_bytes > 16 else 0,
+    )

@@ -1,0 +1,171 @@
+"""What is to be computed: out (m, n) = a (m, k) x b (k, n), with the layouts of all three.
+
+A Problem holds all that a kernel's choice and code depend on and nothing that changes from call to call: no pointers,
+no stream. Its checks are those that hold for every kernel; what one config cannot do is config.violations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LayoutError, ShapeError
+
+Major = Literal["k", "n"]
+
+# TMA coordinates are 32-bit signed and a tile may start past the end of its matrix by less than 2^9.
+MAX_EXTENT = 2**31 - 512
+# cuTensorMapEncodeTiled: strides in bytes are below 2^40 and, like the base address, multiples of 16.
+MAX_PITCH_BYTES = 2**40
+TMA_ALIGNMENT_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One matrix product.
+
+    Shapes: a (m, k) with k contiguous; b (k, n) with `b_major` contiguous: "k" is the transpose of an (n, k) weight,
+    "n" is a plain row-major matrix; out (m, n) with n contiguous.
+    Units: pitches in elements, the distance between rows of the contiguous dimension; `out_align_bytes` is the largest
+    power of two up to 16 that divides out's base address.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType = dtypes.BF16
+    out_dtype: DType = dtypes.BF16
+    b_major: Major = "k"
+    a_pitch: int
+    b_pitch: int
+    out_pitch: int
+    out_align_bytes: int = TMA_ALIGNMENT_BYTES
+
+    @property
+    def out_through_tma(self) -> bool:
+        """Whether out can be written by TMA: base, pitch and row bytes all in multiples of 16.
+
+        A row of any other length would be clipped only at the next 16-byte boundary: bytes past the row would be
+        overwritten (PTX ISA, tensor copy; reported as triton#11583).
+        """
+        size = self.out_dtype.size
+        row_bytes, pitch_bytes = self.n * size, self.out_pitch * size
+        return (
+            self.out_align_bytes % TMA_ALIGNMENT_BYTES == 0
+            and row_bytes % TMA_ALIGNMENT_BYTES == 0
+            and pitch_bytes % TMA_ALIGNMENT_BYTES == 0
+            and pitch_bytes < MAX_PITCH_BYTES
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the result needs no multiplication: no element, or all zeros because k is 0."""
+        return self.m == 0 or self.n == 0 or self.k == 0
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.n * self.k
+
+    @property
+    def min_bytes(self) -> int:
+        """The fewest bytes that device memory must move: each operand read once, out written once."""
+        return (self.m + self.n) * self.k * self.dtype.size + self.m * self.n * self.out_dtype.size
+
+    def __str__(self) -> str:
+        layout = {"k": "TN", "n": "NN"}[self.b_major]
+        return f"{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {layout}"
+
+
+def packed(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str | DType = "bf16",
+    out_dtype: str | DType | None = None,
+    b_major: Major = "k",
+) -> Problem:
+    """The product of freshly allocated matrices: every pitch is the smallest that TMA can read.
+
+    Raises: ShapeError, LayoutError, DTypeError: see checked().
+    """
+    in_type = dtypes.by_name(dtype)
+    out_type = in_type if out_dtype is None else dtypes.by_name(out_dtype)
+    step = TMA_ALIGNMENT_BYTES // in_type.size
+    return checked(
+        Problem(
+            m=m,
+            n=n,
+            k=k,
+            dtype=in_type,
+            out_dtype=out_type,
+            b_major=b_major,
+            a_pitch=_round_up(max(k, 1), step),
+            b_pitch=_round_up(max(k if b_major == "k" else n, 1), step),
+            out_pitch=max(n, 1),
+        )
+    )
+
+
+def checked(problem: Problem) -> Problem:
+    """`problem` itself, when some kernel could serve it.
+
+    Raises: ShapeError: a size is negative or past the index range. DTypeError: a combination of element types without
+    a kernel. LayoutError: a pitch that TMA cannot read.
+    """
+    for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
+        if not 0 <= extent <= MAX_EXTENT:
+            raise ShapeError(
+                asked=f"{name} = {extent}",
+                rule=f"sizes run from 0 to {MAX_EXTENT} (32-bit tensor coordinates)",
+                works="split the product along that dimension",
+            )
+    if problem.dtype not in dtypes.INPUTS:
+        raise DTypeError(
+            asked=f"inputs of {problem.dtype}",
+            rule=f"inputs are {' or '.join(map(str, dtypes.INPUTS))}",
+            works="cast a and b",
+        )
+    if problem.out_dtype not in dtypes.out_choices(problem.dtype):
+        raise DTypeError(
+            asked=f"{problem.dtype} inputs with out in {problem.out_dtype}",
+            rule="out has the inputs' dtype or fp32",
+            works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
+        )
+    if problem.is_empty:
+        return problem
+    _check_pitch("a", problem.k, problem.a_pitch, problem.dtype)
+    _check_pitch("b", problem.k if problem.b_major == "k" else problem.n, problem.b_pitch, problem.dtype)
+    if problem.out_pitch < problem.n:
+        raise LayoutError(
+            asked=f"out with {problem.out_pitch} elements between rows of {problem.n}",
+            rule="rows of out must not overlap",
+            works=f"give out a row stride of at least {problem.n}",
+        )
+    return problem
+
+
+def _check_pitch(operand: str, row_extent: int, pitch: int, dtype: DType) -> None:
+    """Raises LayoutError when TMA cannot read rows `pitch` elements apart."""
+    pitch_bytes = pitch * dtype.size
+    if pitch_bytes % TMA_ALIGNMENT_BYTES == 0 and row_extent <= pitch and pitch_bytes < MAX_PITCH_BYTES:
+        return
+    if row_extent > pitch:
+        rule = f"rows of {row_extent} elements must not overlap"
+    elif pitch_bytes >= MAX_PITCH_BYTES:
+        rule = f"TMA needs row pitches below 2^40 bytes, this one is {pitch_bytes}"
+    else:
+        rule = f"TMA reads rows whose pitch is a multiple of {TMA_ALIGNMENT_BYTES} bytes, {pitch} x {dtype.size} is {pitch_bytes}"
+    padded = _round_up(row_extent, TMA_ALIGNMENT_BYTES // dtype.size)
+    raise LayoutError(
+        asked=f"{operand} with {pitch} {dtype} elements between rows",
+        rule=rule,
+        works=f"copy {operand} into rows padded to {padded} elements and pass the view of the first {row_extent}",
+    )
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

@@ -73,7 +73,7 @@ class Config:
 
     @property
     def entry_registers(self) -> int:
-        """Registers a thread at launch: an equal share of the register file, in steps of 8, at most 255 (PTX ISA)."""
+        """Registers a thread at launch: an equal share of the file, in steps of 8, at most 255 (PTX ISA)."""
         return min(65536 // self.threads // 8 * 8, 255)
 
     @property
@@ -117,7 +117,7 @@ class Config:
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals that complete an empty barrier: one from each consumer warp of each CTA that the slot is shared with."""
+        """Arrivals that complete an empty barrier: one of each consumer warp of each CTA that shares the slot."""
         return self.consumers * WARPGROUP_WARPS * self.cluster_m
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
@@ -201,10 +201,10 @@ class Config:
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             found.append(
-                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes} bytes of store slots "
-                f"are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
+                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes} bytes of store "
+                f"slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
             )
-        # 24: addresses, descriptors, loop state beside the accumulators; ptxas fits this in every shipped config (tested).
+        # 24: addresses, descriptors and loop state; ptxas fits them without a spill in every config of the space (tested).
         if self.accumulators + 24 > self.consumer_registers:
             found.append(
                 f"{self.accumulators} accumulators a thread and 24 registers of state exceed the "

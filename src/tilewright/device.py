@@ -51,11 +51,17 @@ _MIB = 1024 * 1024
 # datasheet (857 of 989 TFLOPS, 4666 of 4800 GB/s); not measured.
 _PRESETS: dict[str, Device] = {
     "h200": Device("NVIDIA H200", (9, 0), 132, 227 * _KIB, 228 * _KIB, 65536, 60 * _MIB, 857.0, 4666.0, 7900.0, 0.7),
-    "h100": Device("NVIDIA H100 SXM", (9, 0), 132, 227 * _KIB, 228 * _KIB, 65536, 50 * _MIB, 857.0, 3250.0, 7900.0, 0.7),
+    "h100": Device(
+        "NVIDIA H100 SXM", (9, 0), 132, 227 * _KIB, 228 * _KIB, 65536, 50 * _MIB, 857.0, 3250.0, 7900.0, 0.7
+    ),
     "h20": Device("NVIDIA H20", (9, 0), 78, 227 * _KIB, 228 * _KIB, 65536, 60 * _MIB, 128.0, 3890.0, 4700.0, 0.7),
-    "a100": Device("NVIDIA A100 SXM", (8, 0), 108, 163 * _KIB, 164 * _KIB, 65536, 40 * _MIB, 270.0, 1980.0, 4500.0, 1.0),
+    "a100": Device(
+        "NVIDIA A100 SXM", (8, 0), 108, 163 * _KIB, 164 * _KIB, 65536, 40 * _MIB, 270.0, 1980.0, 4500.0, 1.0
+    ),
     "rtx3090": Device("NVIDIA RTX 3090", (8, 6), 82, 99 * _KIB, 100 * _KIB, 65536, 6 * _MIB, 62.0, 910.0, 2000.0, 1.0),
-    "rtx4090": Device("NVIDIA RTX 4090", (8, 9), 128, 99 * _KIB, 100 * _KIB, 65536, 72 * _MIB, 143.0, 980.0, 4500.0, 1.0),
+    "rtx4090": Device(
+        "NVIDIA RTX 4090", (8, 9), 128, 99 * _KIB, 100 * _KIB, 65536, 72 * _MIB, 143.0, 980.0, 4500.0, 1.0
+    ),
 }
 
 PRESETS: tuple[str, ...] = tuple(_PRESETS)

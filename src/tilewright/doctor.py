@@ -154,20 +154,17 @@ def _gpus() -> tuple[list[Finding], bool]:
 
 
 def _gpu(backend: Backend, ordinal: int) -> Finding:
-    from tilewright.config import Config
-    from tilewright.kernels.catalog import PRODUCTION  # reads the device code; only a machine with a GPU gets here
-    from tilewright.problem import packed
+    from tilewright.calls import check_supported  # see _gpus()
 
     topic = f"GPU {ordinal}"
     try:
         device = backend.device(ordinal)
+        check_supported(device.name, device.sm)
+    except UnsupportedError as error:
+        return Finding(topic=topic, value=f"{error.asked}: {error.rule}", state="note", advice=error.works)
     except TilewrightError as error:
         return Finding(topic=topic, value=_one_line(error), state="problem", advice="look at nvidia-smi")
-    problem = packed(4096, 4096, 4096)
-    if any(True for family in PRODUCTION for _ in family.space(problem, device)):
-        return Finding(topic=topic, value=str(device))
-    reasons = "; ".join(Config().violations(problem, device))
-    return Finding(topic=topic, value=f"{device}: {reasons}", state="note", advice="use a GPU of compute capability 9.0")
+    return Finding(topic=topic, value=str(device))
 
 
 def _caches() -> list[Finding]:

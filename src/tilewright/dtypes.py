@@ -39,7 +39,8 @@ class DType:
     @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The NumPy type that stores these elements."""
-        return np.dtype(self.numpy_type)
+        dtype: np.dtype[Any] = np.dtype(self.numpy_type)
+        return dtype
 
     def __str__(self) -> str:
         return self.name

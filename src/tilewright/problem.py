@@ -158,7 +158,10 @@ def _check_pitch(operand: str, row_extent: int, pitch: int, dtype: DType) -> Non
     elif pitch_bytes >= MAX_PITCH_BYTES:
         rule = f"TMA needs row pitches below 2^40 bytes, this one is {pitch_bytes}"
     else:
-        rule = f"TMA reads rows whose pitch is a multiple of {TMA_ALIGNMENT_BYTES} bytes, {pitch} x {dtype.size} is {pitch_bytes}"
+        rule = (
+            f"TMA reads rows whose pitch is a multiple of {TMA_ALIGNMENT_BYTES} bytes, "
+            f"{pitch} x {dtype.size} is {pitch_bytes}"
+        )
     padded = _round_up(row_extent, TMA_ALIGNMENT_BYTES // dtype.size)
     raise LayoutError(
         asked=f"{operand} with {pitch} {dtype} elements between rows",

@@ -4,7 +4,7 @@ burst        the first 12 ms after half a second of idleness: the tensor cores' 
 interleaved  columns take turns, about 4 ms each, inputs cold: the fair comparison
 steady       the second half of seconds of back-to-back calls: the power limit
 
-The three differ by 15 to 25 % for one kernel (measured, H200, 2026-11-29), so compare only within one kind and one run.
+The three differ by 15 to 25 % for one kernel (measured, H200, 2026-11-29): compare only within one kind and one run.
 Knows nothing of GEMM, of kernels or of array libraries: a candidate is a name and a function that enqueues call i.
 """
 
@@ -18,7 +18,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-from tilewright.backends.nvml import Reading
+from tilewright.backends.cuda import CudaBackend
+from tilewright.backends.memory import Buffer
+from tilewright.backends.nvml import Reading, Sampler, sampler
+from tilewright.backends.stream import Stream
+from tilewright.errors import DriverError
 
 Mode = Literal["burst", "interleaved", "steady"]
 
@@ -54,13 +58,8 @@ class Machine(Protocol):
         """Between two events that have happened; both are used up."""
         ...
 
-    def capture(self, enqueue: Callable[[], None]) -> Callable[[], None]:
-        """A function that replays what `enqueue` enqueues, with no gaps between launches; or `enqueue` itself when
-        that cannot be captured."""
-        ...
-
-    def is_captured(self, replay: Callable[[], None]) -> bool:
-        """Whether `replay` is a graph."""
+    def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], bool]:
+        """What replays `enqueue`'s work with no gaps between launches, and True; or `enqueue` itself, and False."""
         ...
 
     def flush_l2(self) -> None:
@@ -78,6 +77,51 @@ class Machine(Protocol):
     def reading(self, start_s: float, stop_s: float) -> Reading:
         """The card's state between two moments of now_s()."""
         ...
+
+
+class CudaMachine:
+    """A GPU, with a stream of its own and a power log; used as a `with` block.
+
+    `stream` is the raw stream that every candidate must enqueue on.
+    """
+
+    def __init__(self, backend: CudaBackend, ordinal: int = 0) -> None:
+        self._queue = Stream(backend, ordinal)
+        self.stream = self._queue.handle
+        self.l2_bytes = backend.device(ordinal).l2_bytes
+        self._flusher = Buffer.allocate(backend, COLD_FACTOR * self.l2_bytes, ordinal)
+        self._sampler: Sampler = sampler(backend.uuid(ordinal))
+        self.record = self._queue.record
+        self.wait = self._queue.wait
+        self.elapsed_us = self._queue.elapsed_us
+        self.reading = self._sampler.between
+        self.now_s = time.perf_counter
+
+    def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], bool]:
+        """A graph of `enqueue`, or `enqueue` itself where the driver refuses to capture it."""
+        try:
+            graph = self._queue.capture(enqueue)
+        except DriverError:  # some candidates synchronise or allocate: they are timed with their launch gaps
+            return enqueue, False
+        return lambda: self._queue.replay(graph), True
+
+    def flush_l2(self) -> None:
+        """Overwrites COLD_FACTOR times the L2."""
+        self._flusher.fill(0x7FC07FC0, self.stream)
+
+    def idle(self, seconds: float) -> None:
+        """Nothing on this stream, then the given time."""
+        self._queue.synchronize()
+        time.sleep(seconds)
+
+    def __enter__(self) -> CudaMachine:
+        self._sampler.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sampler.__exit__()
+        self._queue.close()
+        self._flusher.free()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,21 +199,31 @@ def num_cold_sets(set_bytes: int, l2_bytes: int, limit: int = MAX_CALLS) -> int:
 def interleaved(
     machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 9, sample_us: float = SAMPLE_US, seed: int = 0
 ) -> Timing:
-    """Columns in turn, in shuffled order each round, the L2 flushed before each sample; a first round is discarded."""
-    return _rounds(machine, candidates, "interleaved", rounds, sample_us, seed, machine.flush_l2)
+    """Columns in turn, in shuffled order each round, the L2 flushed before each sample; a first round is discarded.
+
+    Power and clock are those of the whole measurement: a column's turn is shorter than the driver's averages.
+    """
+    started_s = machine.now_s()
+    replays, times = _rounds(machine, candidates, rounds, sample_us, seed, machine.flush_l2)
+    reading = machine.reading(started_s, machine.now_s())
+    return _timing("interleaved", replays, times, [reading] * len(replays))
 
 
 def burst(
     machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 5, burst_us: float = BURST_US, seed: int = 0
 ) -> Timing:
-    """Each sample follows half a second of idleness. Cost: 0.5 s a sample, (rounds + 1) samples a candidate."""
-    return _rounds(machine, candidates, "burst", rounds, burst_us, seed, lambda: machine.idle(IDLE_S))
+    """Each sample follows half a second of idleness; its power and clock are not logged, 12 ms are too short.
+
+    Cost: 0.5 s a sample, (rounds + 1) samples a candidate.
+    """
+    replays, times = _rounds(machine, candidates, rounds, burst_us, seed, lambda: machine.idle(IDLE_S))
+    return _timing("burst", replays, times, [Reading()] * len(replays))
 
 
 def steady(
     machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 5, seconds: float = STEADY_S, seed: int = 0
 ) -> Timing:
-    """Each sample is the second half of `seconds` of back-to-back calls of one candidate, in shuffled order each round.
+    """Each sample is the second half of `seconds` of back-to-back calls of one candidate; shuffled order each round.
 
     Cost: rounds x candidates x seconds. No round is discarded: the first half of each is.
     """
@@ -182,7 +236,7 @@ def steady(
             us, reading = _steady_sample(machine, replays[index], seconds)
             times[index].append(us)
             readings[index].append(reading)
-    return _timing("steady", replays, times, readings)
+    return _timing("steady", replays, times, [Reading.together(states) for states in readings])
 
 
 def host_cost_us(
@@ -223,7 +277,7 @@ class _Replay:
             candidate.launch(index)
         machine.wait(machine.record())
 
-        def graph_of(calls: int) -> Callable[[], None]:
+        def graph_of(calls: int) -> tuple[Callable[[], None], bool]:
             def enqueue() -> None:
                 for index in range(calls):
                     candidate.launch(index % candidate.num_sets)
@@ -231,18 +285,18 @@ class _Replay:
             return machine.capture(enqueue)
 
         trial_calls = max(MIN_CALLS, min(candidate.num_sets, 8))
-        trial = graph_of(trial_calls)
+        trial, _ = graph_of(trial_calls)
         trial()  # the first replay may still load code
         call_us = max(_timed(machine, trial) / trial_calls, 0.1)
         calls = max(MIN_CALLS, min(MAX_CALLS, round(target_us / call_us)))
-        run = graph_of(calls)
+        run, captured = graph_of(calls)
         repeats = max(1, round(target_us / (call_us * calls)))
 
         def run_repeatedly() -> None:
             for _ in range(repeats):
                 run()
 
-        return cls(candidate.name, run_repeatedly, calls * repeats, machine.is_captured(run))
+        return cls(candidate.name, run_repeatedly, calls * repeats, captured)
 
 
 def _timed(machine: Machine, run: Callable[[], None]) -> float:
@@ -256,25 +310,21 @@ def _timed(machine: Machine, run: Callable[[], None]) -> float:
 def _rounds(
     machine: Machine,
     candidates: Sequence[Candidate],
-    mode: Mode,
     rounds: int,
     target_us: float,
     seed: int,
     before: Callable[[], None],
-) -> Timing:
+) -> tuple[list[_Replay], list[list[float]]]:
     replays = [_Replay.prepare(machine, candidate, target_us) for candidate in candidates]
     times: list[list[float]] = [[] for _ in replays]
-    readings: list[list[Reading]] = [[] for _ in replays]
     order = random.Random(seed)
     for round_index in range(rounds + 1):
         for index in order.sample(range(len(replays)), len(replays)):
             before()
-            started_s = machine.now_s()
             us = _timed(machine, replays[index].run) / replays[index].calls
             if round_index:  # round 0 warms the card up to the state in which all later rounds run
                 times[index].append(us)
-                readings[index].append(machine.reading(started_s, machine.now_s()))
-    return _timing(mode, replays, times, readings)
+    return replays, times
 
 
 def _steady_sample(machine: Machine, replay: _Replay, seconds: float) -> tuple[float, Reading]:
@@ -307,12 +357,11 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def _timing(
-    mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]], readings: Sequence[list[Reading]]
+    mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]], states: Sequence[Reading]
 ) -> Timing:
     samples = []
-    for replay, us, states in zip(replays, times, readings, strict=True):
+    for replay, us, state in zip(replays, times, states, strict=True):
         lower, median, upper = quartiles(us)
-        state = Reading.together(states)
         samples.append(
             Sample(
                 candidate=replay.name,

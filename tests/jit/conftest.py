@@ -14,6 +14,7 @@ from jit_units import make_source
 from tilewright.jit import build, cache
 from tilewright.jit.source import Source
 
+
 @pytest.fixture
 def source() -> Source:
     return make_source()

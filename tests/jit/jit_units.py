@@ -14,7 +14,10 @@ extern "C" __global__ void scale(float* values) {
 """
 HEADERS = (
     ("config.cuh", '#pragma once\n#include "ptx/part.cuh"\n#define FACTOR 2.0f\n'),
-    ("ptx/part.cuh", '#pragma once\n__device__ inline float scaled(float x) {\n  asm volatile("");\n  return x + 1.0f;\n}\n'),
+    (
+        "ptx/part.cuh",
+        '#pragma once\n__device__ inline float scaled(float x) {\n  asm volatile("");\n  return x + 1.0f;\n}\n',
+    ),
 )
 
 

@@ -76,7 +76,9 @@ def test_a_header_on_disk_is_never_read(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CompileError, match=r"headers that the Source does not hold: config\.cuh"):
         nvrtc.compile_source(make_source(headers=()), "")
-    angled = make_source(text="#include <config.cuh>\n" + make_source().text.replace('#include "config.cuh"', ""), headers=())
+    angled = make_source(
+        text="#include <config.cuh>\n" + make_source().text.replace('#include "config.cuh"', ""), headers=()
+    )
     with pytest.raises(CompileError, match="NVRTC_ERROR_COMPILATION"):
         nvrtc.compile_source(angled, "")
 
@@ -95,7 +97,7 @@ def test_a_compile_error_holds_the_log_with_file_and_line_and_a_command_to_type(
 
 def test_a_unit_with_two_entries_or_another_entry_is_refused() -> None:
     second = make_source().text + 'extern "C" __global__ void second(float* p) { *p = 1.0f; }\n'
-    with pytest.raises(CompileError, match="found: (scale, second|second, scale)"):
+    with pytest.raises(CompileError, match=r"found: (scale, second|second, scale)"):
         nvrtc.compile_source(make_source(text=second), "")
     with pytest.raises(CompileError, match="here other; found: scale"):
         nvrtc.compile_source(make_source(entry="other"), "")
@@ -154,7 +156,9 @@ def test_an_old_nvrtc_is_refused_with_both_versions_and_what_to_install(
     source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fake_bindings(monkeypatch, lambda: (0, 12, 8))
-    with pytest.raises(UnsupportedError, match=r"NVRTC 13\.0 or newer, found 12\.8; pip install .*nvidia-cuda-nvrtc>=13"):
+    with pytest.raises(
+        UnsupportedError, match=r"NVRTC 13\.0 or newer, found 12\.8; pip install .*nvidia-cuda-nvrtc>=13"
+    ):
         nvrtc.compile_source(source, "")
 
 

@@ -24,7 +24,8 @@ TENSOR_MAP_ALIGNMENT_BYTES = 64
 class TensorMap:
     """How TMA sees one matrix, but for its address.
 
-    Shapes: `extents` and `box` in elements, innermost first; `pitches_bytes` one for each dimension after the innermost.
+    Shapes: `extents` and `box` in elements, innermost first; `pitches_bytes` one for each dimension but
+    the innermost.
     `swizzle_bytes` is 0, 32, 64 or 128. Elements outside the extents read as zero and are not written.
     Source of the rules: CUDA driver API, cuTensorMapEncodeTiled.
     """
@@ -48,7 +49,9 @@ class TensorMap:
         found += [f"extent {e} is outside 1 .. 2^32" for e in self.extents if not 1 <= e <= 2**32]
         found += [f"box size {b} is outside 1 .. 256" for b in self.box if not 1 <= b <= 256]
         found += [
-            f"pitch of {p} bytes is not a multiple of 16 below 2^40" for p in self.pitches_bytes if p % 16 or not 0 < p < 2**40
+            f"pitch of {p} bytes is not a multiple of 16 below 2^40"
+            for p in self.pitches_bytes
+            if p % 16 or not 0 < p < 2**40
         ]
         inner_bytes = self.box[0] * self.dtype.size if self.box else 0
         if inner_bytes % 16:

@@ -14,7 +14,7 @@ import ctypes
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,11 @@ class CudaBackend:
         # Bound once: the warm path looks nothing up in the bindings.
         self._launch_kernel = module.cuLaunchKernelEx
         self._get_current = module.cuCtxGetCurrent
+
+    @property
+    def driver_version(self) -> int:
+        """The newest CUDA that the driver serves, as 1000 x major + 10 x minor."""
+        return self.driver.version
 
     # -- devices and contexts ----------------------------------------------------------------------------------------
 
@@ -285,6 +290,12 @@ class CudaBackend:
         ):
             return
         self._launch_slowly(call, config)
+
+    def bare_launch(self, call: Call, stream: int) -> Callable[[], Any]:
+        """cuLaunchKernelEx on a call that launch() has launched on this stream, and nothing else: what host costs are
+        compared with. Its status is not looked at."""
+        handle, parameters = call.module.handle, call.parameters
+        return functools.partial(self._launch_kernel, call.configs[stream], handle, parameters, 0)
 
     def _launch_slowly(self, call: Call, config: Any) -> None:
         """The launch when another context is current, or after a refusal.

@@ -30,7 +30,7 @@ class Buffer:
             return cls(backend, ordinal, size_bytes, int(backend.call("cuMemAlloc", max(size_bytes, 1))))
 
     def fill(self, pattern: int, stream: int = 0) -> None:
-        """Enqueue the 32-bit `pattern` over the whole buffer; the last 1 to 3 bytes of an odd size get its low byte."""
+        """Enqueue the 32-bit `pattern` over the whole buffer; a rest of 1 to 3 bytes gets its low byte."""
         words, rest = divmod(self.size_bytes, 4)
         with self.backend.on(self.ordinal):
             if words:

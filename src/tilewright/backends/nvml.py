@@ -26,9 +26,9 @@ SENSOR_GPU = 0  # NVML_TEMPERATURE_GPU, nvml.h
 class Reading:
     """The state of the card at one moment, or the median over a while.
 
-    Units: `watts` as the driver averages it over about a second (Ampere and later); `clock_mhz` reads about 10 % above
-    the clock counted inside a kernel (measured, H200, 2026-11-29); `limits` is NVML's mask of clock-limit reasons, 0x4
-    the power cap; over a while, the reasons of all moments together.
+    Units: `watts` as the driver averages it over about a second (Ampere and later); `clock_mhz` reads about 10 %
+    above the clock counted inside a kernel (measured, H200, 2026-11-29); `limits` is NVML's mask of clock-limit
+    reasons, 0x4 the power cap; over a while, the reasons of all moments together.
     """
 
     watts: float | None = None
@@ -139,7 +139,7 @@ def reader_of(nvml: Any, handle: Any) -> Reader:
 
 
 def _smi_readings(uuid: str) -> Iterator[Reading] | None:
-    """nvidia-smi's own loop, one reading a line; None where there is no nvidia-smi. Ends the child with the iterator."""
+    """nvidia-smi's own loop, one reading a line; None where it is not installed. The child ends with the iterator."""
     command = ["nvidia-smi", f"--id={uuid}", f"--query-gpu={SMI_FIELDS}", "--format=csv,noheader,nounits"]
     try:
         child = subprocess.Popen(  # ended in lines(), below

@@ -76,9 +76,8 @@ class Stream:
             finally:
                 self.backend.call("cuGraphDestroy", captured)
             self._graphs.append(graph)
-            self.backend.call(
-                "cuGraphUpload", graph.executable, self._stream
-            )  # so that the first replay is like the rest
+            # Uploaded now, so that the first replay is like the rest.
+            self.backend.call("cuGraphUpload", graph.executable, self._stream)
         return graph
 
     def replay(self, graph: Graph) -> None:

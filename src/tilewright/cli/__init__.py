@@ -18,6 +18,7 @@ app = typer.Typer(
     name="tilewright",
     cls=RefusingGroup,
     no_args_is_help=True,
+    add_completion=False,  # its --install-completion would write into the user's shell profile
     pretty_exceptions_enable=False,
     help="Matrix multiplication for NVIDIA Hopper GPUs: run it, read its kernels, ship its cubins.",
 )

@@ -68,7 +68,7 @@ def sizes_of(words: list[str]) -> list[Sizes]:
             raise typer.BadParameter(f"{' '.join(words)} are not three whole numbers M N K") from None
         return [(m, n, k)]
     if len(words) == 1 and words[0] == "all":
-        return [shape for group in suite.GROUPS.values() for shape in group]
+        return list(suite.shapes())
     if len(words) == 1 and words[0] in suite.GROUPS:
         return list(suite.GROUPS[words[0]])
     raise typer.BadParameter(f"{' '.join(words)!r} is neither M N K nor one of all, {', '.join(suite.GROUPS)}")

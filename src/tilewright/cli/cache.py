@@ -31,25 +31,23 @@ def list_entries(as_json: JsonOption = False) -> None:
     folder = _user_cache()
     entries = sorted(folder.entries(), key=lambda entry: entry.created_seconds, reverse=True)
     if as_json:
-        rows = [{**dataclasses.asdict(entry), "folder": str(entry.folder)} for entry in entries]
-        terminal.print_json({"folder": _path(folder), "total_bytes": folder.total_bytes(), "entries": rows})
+        listed = [dataclasses.asdict(entry) for entry in entries]
+        terminal.print_json({"folder": _path(folder), "total_bytes": folder.total_bytes(), "entries": listed})
         return
     now = time.time()
-    terminal.print_table(
-        "",
-        ("kernel", "target", "compiler", "size", "age", "key"),
-        [
-            (
-                entry.name,
-                entry.arch,
-                entry.compiler,
-                terminal.bytes_text(entry.size_bytes),
-                terminal.age_text(now - entry.created_seconds),
-                entry.key[:12],
-            )
-            for entry in entries
-        ],
-    )
+    rows = [
+        (
+            entry.name,
+            entry.arch,
+            entry.compiler,
+            terminal.bytes_text(entry.size_bytes),
+            terminal.age_text(now - entry.created_seconds),
+            entry.key[:12],
+        )
+        for entry in entries
+    ]
+    if rows:
+        terminal.print_table("", ("kernel", "target", "compiler", "size", "age", "key"), rows)
     typer.echo(f"{len(entries)} entries, {terminal.bytes_text(folder.total_bytes())} in {_path(folder) or 'no folder'}")
 
 

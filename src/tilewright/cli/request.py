@@ -88,8 +88,16 @@ def plan(
 ) -> Plan:
     """The plan of `problem` on `device`, with the model's choice changed by the KEY=VALUE words of `config`.
 
-    Raises: ConfigError: with every reason why the config cannot run. typer.BadParameter: see config_changes().
+    Raises: ConfigError: with every reason why the config cannot run. ShapeError: the product needs no kernel.
+    typer.BadParameter: see config_changes().
     """
     from tilewright.dispatch import plan as make_plan  # see problem()
+    from tilewright.errors import ShapeError
 
+    if problem.is_empty:
+        raise ShapeError(
+            asked=f"a kernel for {problem}",
+            rule="a size of 0 leaves nothing to multiply: matmul returns an empty or zero out and launches no kernel",
+            works="give sizes from 1 up",
+        )
     return make_plan(problem, device=device, config=config_changes(config) or None, num_sms=num_sms)

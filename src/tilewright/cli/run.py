@@ -1,12 +1,13 @@
 """`tilewright run M N K`: the main job, from sizes to a checked and timed product.
 
-Plans and compiles anywhere. Where a GPU can run the kernel it runs, every element is checked, and cuBLAS is timed
-beside it when torch is there; elsewhere the reason why nothing was executed is part of the answer.
+Plans and compiles anywhere. Where a GPU can run the kernel it runs, all of it is checked, and cuBLAS is timed beside it
+when torch is there; elsewhere the reason why nothing was executed is part of the answer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,9 +17,27 @@ from tilewright.cli.request import BMajor
 from tilewright.cli.show import resource_facts
 
 if TYPE_CHECKING:
+    from tilewright.bench.check import Check
     from tilewright.device import Device
     from tilewright.plan import Plan
-    from tilewright.problem import Problem
+
+ORDINAL = 0  # the first GPU that CUDA_VISIBLE_DEVICES leaves
+
+
+@dataclass
+class Answer:
+    """What a run found out. `reason` says why nothing was executed; `untimed` why nothing was timed."""
+
+    plan: Plan
+    reason: str = ""
+    untimed: str = ""
+    checks: dict[str, Check] = field(default_factory=dict)
+    times: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether no check failed; so also when there was none."""
+        return all(check.ok for check in self.checks.values())
 
 
 def run(
@@ -31,8 +50,124 @@ def run(
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
-    steady: Annotated[bool, typer.Option("--steady", help="Time under sustained load too, with power and clock.")] = False,
+    steady: Annotated[bool, typer.Option("--steady", help="Time under sustained load too: 20 s more.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Multiply: plan, compile, run, check against float64 and time against cuBLAS."""
+    target, reason = _target(device)
     problem = request.problem(m, n, k, dtype, out_dtype, b_major)
+    plan = request.plan(problem, target, config=config, num_sms=num_sms)
+    answer = Answer(plan, reason)
+    plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below
+    if not reason:
+        _execute(answer, request.config_changes(config), num_sms, steady)
+    if as_json:
+        terminal.print_json(_document(answer))
+    else:
+        _print(answer)
+    if not answer.is_right:
+        raise typer.Exit(terminal.EXIT_FAILED)
+
+
+def _target(name: str | None) -> tuple[Device, str]:
+    """The device to plan for, and why nothing can be executed on it; no reason means that it is present and served."""
+    from tilewright.backends.cuda import backend  # the driver bindings, which --help does not need
+    from tilewright.calls import check_supported
+    from tilewright.errors import DriverError, UnsupportedError
+
+    preset = request.preset(name)
+    if name is not None:
+        return preset, f"--device plans for {preset.name}; leave it out to run on the GPU that is present"
+    try:
+        present = backend().device(ORDINAL)
+        check_supported(present.name, present.sm)
+    except (DriverError, UnsupportedError) as error:  # another way is taken: compile for the preset, say why
+        return preset, str(error)
+    return present, ""
+
+
+def _execute(answer: Answer, changes: dict[str, int | str], num_sms: int | None, steady: bool) -> None:
+    """Runs and checks the product, then times it."""
+    from tilewright.bench.verify import has_torch, verify  # may import torch: seconds
+
+    problem = answer.plan.problem
+    terminal.note(f"checking {problem} on {answer.plan.device} ...")
+    answer.checks = {
+        "random against float64": verify(problem, config=changes or None, num_sms=num_sms, kind="normal"),
+        "whole numbers, exact": verify(problem, config=changes or None, num_sms=num_sms, kind="integer"),
+    }
+    if not has_torch():
+        answer.untimed = "torch with CUDA is not installed: only a sample of rows was checked, and nothing was timed"
+        return
+    if not answer.is_right:
+        answer.untimed = "the product is wrong: a time would mean nothing"
+        return
+    from tilewright.bench.compare import compare  # torch itself
+
+    modes = ("burst", "interleaved", "steady") if steady else ("burst", "interleaved")
+    terminal.note(f"timing against cuBLAS ({', '.join(modes)}) ...")
+    answer.times = compare(problem, modes=modes, config=changes or None, num_sms=num_sms)
+
+
+def _print(answer: Answer) -> None:
+    typer.echo(str(answer.plan.explain()))
+    typer.echo("")
+    terminal.print_facts("Resources", resource_facts(answer.plan.binary))
+    typer.echo("")
+    if answer.reason:
+        typer.secho(f"compiled; nothing was executed: {answer.reason}", fg=typer.colors.YELLOW)
+        return
+    for name, check in answer.checks.items():
+        typer.secho(f"{name}: {check}", fg=typer.colors.GREEN if check.ok else typer.colors.RED)
+    if answer.times:
+        terminal.print_table("", TIME_COLUMNS, [_time_cells(row, answer.plan.problem.flops) for row in answer.times])
+    if answer.untimed:
+        typer.secho(f"not timed: {answer.untimed}", fg=typer.colors.YELLOW)
+
+
+TIME_COLUMNS = ("time", "who", "us", "spread", "TFLOPS", "over cuBLAS", "W", "MHz")
+
+
+def _time_cells(row: dict[str, Any], flops: int) -> tuple[str, ...]:
+    """One row of timing.Timing.rows() as cells."""
+    ratio, watts, clock = row["ratio"], row["watts"], row["clock_mhz"]
+    return (
+        row["mode"],
+        row["candidate"],
+        f"{row['median_us']:.1f}",
+        f"{row['spread']:.1%}",
+        f"{flops / row['median_us'] / 1e6:.0f}",
+        "" if ratio is None else f"{ratio:.3f}",
+        "" if watts is None else f"{watts:.0f}",
+        "" if clock is None else f"{clock:.0f}",
+    )
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    """The answer as JSON. `executed` false comes with the reason; checks and times are empty then."""
+    plan, binary = answer.plan, answer.plan.binary
+    return {
+        "problem": str(plan.problem),
+        "m": plan.problem.m,
+        "n": plan.problem.n,
+        "k": plan.problem.k,
+        "device": str(plan.device),
+        "family": plan.family.name,
+        "config": dataclasses.asdict(plan.config),
+        "prediction": dataclasses.asdict(plan.prediction),
+        "binary": {
+            "name": binary.name,
+            "arch": binary.arch,
+            "compiler": binary.compiler,
+            "from_cache": binary.from_cache,
+            "compile_seconds": binary.compile_seconds,
+            "cubin_bytes": len(binary.cubin),
+            **dataclasses.asdict(binary.resources),
+            "warnings": list(binary.warnings),
+        },
+        "executed": not answer.reason,
+        "reason": answer.reason or None,
+        "checks": {name: {"ok": check.ok, **dataclasses.asdict(check)} for name, check in answer.checks.items()},
+        "times": answer.times,
+        "untimed": answer.untimed or None,
+    }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
 from tilewright.config import PRODUCER_REGISTERS, STORE_ROWS, SWIZZLE_BYTES, Config
@@ -12,8 +12,8 @@ from tilewright.device import Device
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import Problem
 
-# (tile_m, tile_n, consumers, stages): the tiles that fill the register file or the waves of small outputs. Stages are as
-# many as fit; a fourth stage beyond three changes nothing (measured, H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS).
+# (tile_m, tile_n, consumers, stages): the tiles that fill the register file or the waves of small outputs. Stages are
+# as many as fit; a fourth stage beyond three changes nothing (measured, H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS).
 _TILES: tuple[tuple[int, int, int, int], ...] = (
     (256, 192, 2, 3),
     (256, 128, 2, 4),
@@ -125,12 +125,13 @@ def group_rows(tile_m: int, tile_n: int) -> int:
 
     Source: measured, H200, 2026-11-29, 8192^3: anything nearly square is within 1 %, 12 and 16 rows of 128x256 best.
     """
-    return max(1, round(16 * (tile_n / 256 * 128 / tile_m) ** 0.5))
+    shape: float = tile_n / 256 * 128 / tile_m
+    return max(1, round(16 * math.sqrt(shape)))
 
 
 def store_columns(problem: Problem, config: Config) -> int:
     """Columns of one store slot: as many as fill 128 bytes and divide the tile."""
-    return gcd(config.tile_n * problem.out_dtype.size, SWIZZLE_BYTES) // problem.out_dtype.size
+    return math.gcd(config.tile_n * problem.out_dtype.size, SWIZZLE_BYTES) // problem.out_dtype.size
 
 
 def _a_map(problem: Problem, config: Config) -> TensorMap:

@@ -62,14 +62,16 @@ def constants_header(constants: Mapping[str, int | bool | str]) -> str:
 
 
 def wgmma_header(n: int, dtype: DType, b_k_major: bool) -> str:
-    """wgmma_mma_async.cuh: the one wgmma of a kernel, m64 n`n` k16 with fp32 accumulators, both operands in shared memory.
+    """wgmma_mma_async.cuh: the one wgmma of a kernel, m64 n`n` k16, fp32 accumulators, both operands in smem.
 
-    Source: PTX ISA, wgmma.mma_async: n / 2 accumulators a thread, descriptors of a and b, scale-d, the signs of a and b,
-    and whether each is transposed (m or n contiguous).
+    Source: PTX ISA, wgmma.mma_async: n / 2 accumulators a thread, descriptors of a and b, scale-d, the signs of a and
+    b, and whether each is transposed (m or n contiguous).
     """
     count = n // 2
     rows = [range(first, min(first + 8, count)) for first in range(0, count, 8)]
-    registers = "\n".join(f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"' for row in rows)
+    registers = "\n".join(
+        f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"' for row in rows
+    )
     operands = ",\n          ".join(", ".join(f'"+f"(rC[{i}])' for i in row) for row in rows)
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype.ptx}.{dtype.ptx}"
     return f"""\

@@ -1,0 +1,155 @@
+"""What dispatch asks of an array library, and what all adapters share.
+
+Knows nothing of any library. An adapter reads metadata, names the stream that orders the arrays, and allocates; it
+never copies, moves or launches.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LayoutError, UnsupportedError
+from tilewright.tensor import View
+
+# The legacy default stream by its driver handle (cuda.h, CU_STREAM_LEGACY): what DLPack and the CUDA array interface
+# mean by stream 1, and the order that an array without a stream of its own is in.
+LEGACY_STREAM = 1
+
+# The ordinal of a CUDA array that does not say which device holds it; the backend asks the driver about its address.
+UNKNOWN_ORDINAL = -1
+
+ADDRESS_MASK = 15  # the bits of out's address that decide how out may be written
+
+
+class Described(NamedTuple):
+    """All that one call depends on.
+
+    `key` holds every fact but the addresses of a and b: shapes, strides, dtypes, devices, the low bits of out's address.
+    `addresses` of a, b and, when there is one, out. `stream` is the raw stream that the arrays themselves name, None
+    when Adapter.stream knows it.
+    """
+
+    key: Hashable
+    addresses: tuple[int, ...]
+    stream: int | None
+
+
+class Adapter(ABC):
+    """One array library, or one protocol that many of them speak."""
+
+    library: str
+    names_device: bool = True  # whether a view's location is complete without the driver's help
+
+    @staticmethod
+    @abstractmethod
+    def owns(kind: type) -> bool:
+        """Whether arrays of this type are this adapter's. Reads sys.modules; imports nothing."""
+
+    @abstractmethod
+    def view(self, array: Any, name: str) -> View:
+        """The metadata of operand `name`; "out" is going to be written.
+
+        Raises: UnsupportedError, DTypeError, LayoutError: an array that is no plain strided memory of a known type.
+        """
+
+    def describe(self, a: Any, b: Any, out: Any | None) -> tuple[Hashable, tuple[int, ...], int | None]:
+        """The fields of Described, as a bare tuple: this runs on every call.
+
+        Raises: what view() raises.
+        """
+        return describe_views(self.view(a, "a"), self.view(b, "b"), None if out is None else self.view(out, "out"))
+
+    def stream(self, ordinal: int) -> int:
+        """The raw stream on which the library enqueues work for the device now."""
+        return LEGACY_STREAM
+
+    def current_ordinal(self) -> int:
+        """The library's current device."""
+        return 0
+
+    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
+        """A fresh row-major array on the device, and its address.
+
+        Raises: UnsupportedError: the library has no allocator that is known here.
+        """
+        raise UnsupportedError(
+            asked=f"a product of {self.library} arrays without out",
+            rule="out can be allocated for torch and CuPy arrays only",
+            works=f"pass out, a ({rows}, {columns}) array of {dtype}",
+        )
+
+
+def describe_views(a: View, b: View, out: View | None) -> Described:
+    """The description of a call on arrays that name no stream."""
+    key: tuple[Hashable, ...] = (*_facts(a), *_facts(b))
+    if out is None:
+        return Described(key, (a.address, b.address), None)
+    key = (*key, *_facts(out), out.address & ADDRESS_MASK)
+    return Described(key, (a.address, b.address, out.address), None)
+
+
+def _facts(view: View) -> tuple[Hashable, ...]:
+    return view.shape, view.strides, view.dtype.name, view.location
+
+
+def named_dtype(spelling: str, name: str) -> DType:
+    """The element type that a library calls `spelling`.
+
+    Raises: DTypeError: with the operand's name.
+    """
+    try:
+        return dtypes.by_name(spelling)
+    except DTypeError as refusal:  # adds which operand it is
+        raise DTypeError(asked=f"{name} of {refusal.asked}", rule=refusal.rule, works=refusal.works) from None
+
+
+def numpy_dtype(dtype: np.dtype[Any], name: str) -> DType:
+    """The element type of an array that spells it as NumPy does.
+
+    Raises: DTypeError: another type, or another byte order.
+    """
+    if not dtype.isnative:
+        raise DTypeError(
+            asked=f"{name} of dtype {dtype.str}",
+            rule="elements are read in the machine's byte order",
+            works=f"convert it: {name}.astype({name}.dtype.newbyteorder('='))",
+        )
+    return named_dtype(dtype.name, name)
+
+
+def element_strides(strides_bytes: Sequence[int], dtype: DType, name: str) -> tuple[int, ...]:
+    """Strides in elements.
+
+    Raises: LayoutError: a stride that ends inside an element.
+    """
+    for stride in strides_bytes:
+        if stride % dtype.size:
+            raise LayoutError(
+                asked=f"{name} with a stride of {stride} bytes",
+                rule=f"elements of {dtype} lie {dtype.size} bytes apart, or a multiple of that",
+                works=f"copy {name} into an array of its own",
+            )
+    return tuple(stride // dtype.size for stride in strides_bytes)
+
+
+def packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides in elements of a row-major array, which protocols leave out."""
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.append(strides[-1] * max(extent, 1))
+    return tuple(reversed(strides))[: len(shape)]
+
+
+def read_only(name: str, library: str) -> LayoutError:
+    """The refusal of an out that its library says may not be written."""
+    return LayoutError(
+        asked=f"{name}, a read-only {library} array",
+        rule="the product is written into it",
+        works=f"pass a writable array as {name}",
+    )

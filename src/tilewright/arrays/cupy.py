@@ -1,0 +1,47 @@
+"""CuPy arrays. CuPy itself is never imported here."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from tilewright.arrays.base import Adapter, element_strides, numpy_dtype
+from tilewright.dtypes import DType
+from tilewright.tensor import Location, View
+
+
+class CupyAdapter(Adapter):
+    """cupy.ndarray and its subclasses."""
+
+    library = "cupy"
+
+    def __init__(self) -> None:
+        self._cupy: Any = sys.modules["cupy"]
+
+    @staticmethod
+    def owns(kind: type) -> bool:
+        array = getattr(sys.modules.get("cupy"), "ndarray", None)
+        return array is not None and issubclass(kind, array)
+
+    def view(self, array: Any, name: str) -> View:
+        dtype = numpy_dtype(np.dtype(array.dtype), name)
+        return View(
+            array.data.ptr,
+            tuple(array.shape),
+            element_strides(array.strides, dtype, name),
+            dtype,
+            Location("cuda", array.device.id),
+        )
+
+    def stream(self, ordinal: int) -> int:
+        return int(self._cupy.cuda.get_current_stream(ordinal).ptr)
+
+    def current_ordinal(self) -> int:
+        return int(self._cupy.cuda.runtime.getDevice())
+
+    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
+        with self._cupy.cuda.Device(ordinal):
+            array = self._cupy.empty((rows, columns), dtype=dtype.numpy)
+        return array, int(array.data.ptr)

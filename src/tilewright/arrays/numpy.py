@@ -1,0 +1,32 @@
+"""NumPy arrays: memory of the host, which a CUDA kernel cannot read and an emulator can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.arrays.base import Adapter, element_strides, numpy_dtype, read_only
+from tilewright.dtypes import DType
+from tilewright.tensor import Location, View
+
+
+class NumpyAdapter(Adapter):
+    """numpy.ndarray and its subclasses; bf16 is ml_dtypes.bfloat16."""
+
+    library = "numpy"
+
+    @staticmethod
+    def owns(kind: type) -> bool:
+        return issubclass(kind, np.ndarray)
+
+    def view(self, array: Any, name: str) -> View:
+        dtype = numpy_dtype(array.dtype, name)
+        if name == "out" and not array.flags.writeable:
+            raise read_only(name, self.library)
+        strides = element_strides(array.strides, dtype, name)
+        return View(array.ctypes.data, array.shape, strides, dtype, Location("host", 0))
+
+    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
+        array = np.empty((rows, columns), dtype=dtype.numpy)
+        return array, array.ctypes.data

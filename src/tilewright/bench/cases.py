@@ -1,0 +1,129 @@
+"""The products that show a config right on a device: edges of tiles, of the pipeline, of the grid, of out's layout.
+
+Knows nothing of how they are run or checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright import dtypes
+from tilewright.bench.suite import Shape
+from tilewright.config import Config
+from tilewright.problem import Problem, packed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run. Units: `out_offset` in elements off out's 16-byte alignment; `num_sms` None is all."""
+
+    problem: Problem
+    kind: Literal["normal", "integer"] = "normal"
+    out_offset: int = 0
+    num_sms: int | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """(M, N, K)."""
+        return (self.problem.m, self.problem.n, self.problem.k)
+
+    def __str__(self) -> str:
+        words = [str(self.problem), self.kind]
+        if self.problem.out_pitch != self.problem.n:
+            words.append(f"pitch {self.problem.out_pitch}")
+        if self.out_offset:
+            words.append(f"offset {self.out_offset}")
+        if self.num_sms is not None:
+            words.append(f"{self.num_sms} SMs")
+        return ", ".join(words)
+
+
+def shapes(config: Config) -> tuple[Shape, ...]:
+    """At least 40 sizes: one tile and one row or column off it, K around the pipeline's length, few tiles, many tiles."""
+    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n, config.tile_k
+    ring_k = config.stages * tile_k
+    found: list[Shape] = [
+        (1, 8, 8),
+        (1, 1, 1),
+        (2, 4, 3),
+        (3, 3, 431),
+        (35, 79, 19),
+        (64, 64, 64),
+        (1, 705, 705),
+        (65, 128, 128),
+        (64, 129, 128),
+        (64, 64, 511),
+        (63, 64, 64),
+        (256, 128, 16),
+    ]
+    found += [(128 + rows, 256 + columns, 64) for rows in (-1, 0, 1) for columns in (-1, 0, 1)]
+    found += [(tile_m + rows, tile_n + columns, 2 * tile_k) for rows in (-1, 1) for columns in (-1, 1)]
+    found += [(tile_m, tile_n, k) for k in (1, 8, tile_k - 1, tile_k, tile_k + 1)]
+    found += [(tile_m, tile_n, ring_k + k) for k in (-tile_k, -1, 0, 1, tile_k)]
+    found += [
+        (3 * tile_m, 5 * tile_n, ring_k + tile_k),  # fewer tiles than SMs
+        (11 * tile_m + 1, 13 * tile_n - 1, 3 * tile_k),  # more, in no whole number of waves
+        (17 * tile_m - 3, 16 * tile_n + 8, 200),
+        (1000, 1000, 1000),
+        (512, 50257, 256),
+        (64, 2112, 7168),
+        (16, 4096, 4096),
+        (30000, 64, 64),
+        (65536, 128, 128),
+        (2048, 2048, 2048),
+        (4096, 4096, 4104),
+        (256, 256, 65536),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
+    """Every run of one config: both dtypes, both majors of b, both kinds of out, whole numbers and random ones."""
+    for index, (m, n, k) in enumerate(shapes(config)):
+        # Rotated, not multiplied out: each shape gets random and exact data, each option meets many shapes.
+        dtype = ("bf16", "fp16")[index % 2]
+        majors: tuple[Literal["k", "n"], ...] = ("k", "n")
+        yield Case(problem=packed(m, n, k, dtype=dtype), kind="integer")
+        yield Case(problem=packed(m, n, k, dtype=("fp16", "bf16")[index % 2], b_major="n"))
+        yield Case(problem=packed(m, n, k, dtype=dtype, out_dtype="fp32", b_major=majors[index // 2 % 2]))
+    middle = (3 * config.tile_m * config.cluster_m + 5, 2 * config.tile_n + 24, 5 * config.tile_k)
+    for dtype in ("bf16", "fp16"):
+        for pitch, offset in ((0, 1), (1, 0), (3, 3), (8, 0), (8, 4), (64, 0)):
+            for out_dtype in (dtype, "fp32"):
+                yield Case(problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset), out_offset=offset)
+    for num_sms in (1, 3):
+        for major in majors:
+            yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
+    if large:
+        for dtype in ("bf16", "fp16"):
+            yield Case(problem=packed(8192, 8192, 8192, dtype=dtype))
+        yield Case(problem=packed(8192, 8192, 8192, b_major="n"), kind="integer")
+
+
+def small_cases(config: Config) -> Iterator[Case]:
+    """The few small runs that a sanitizer can finish: one tile, edges, several tiles a CTA, both majors, both outs."""
+    tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n
+    for m, n, k in ((64, 64, 64), (tile_m + 1, tile_n - 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
+        yield Case(problem=packed(m, n, k), kind="integer")
+        yield Case(problem=packed(m, n, k, b_major="n", out_dtype="fp32"), kind="integer")
+    yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
+
+
+def with_out(problem: Problem, pad: int, offset: int) -> Problem:
+    """The problem with `pad` elements between the rows of out, and out `offset` elements off its alignment."""
+    size = problem.out_dtype.size
+    misaligned = offset * size % 16
+    align = (misaligned & -misaligned) if misaligned else 16
+    return dataclasses.replace(problem, out_pitch=problem.n + pad, out_align_bytes=align)
+
+
+def sources_of(config: Config) -> set[tuple[str, str, str, bool]]:
+    """What tells the kernels of one config apart: (dtype, out dtype, major of b, out through TMA)."""
+    return {
+        (case.problem.dtype.name, case.problem.out_dtype.name, case.problem.b_major, case.problem.out_through_tma)
+        for case in cases(config)
+        if case.problem.dtype in dtypes.INPUTS
+    }

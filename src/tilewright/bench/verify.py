@@ -1,0 +1,131 @@
+"""Runs one product on a GPU and checks all of it: with torch where it is there, with bare device memory elsewhere.
+
+With torch the whole road of matmul is taken, out lies in a canary, and every element is checked on the GPU. Without,
+the packed call is launched directly and SAMPLED_ROWS rows are checked on the CPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tilewright.backends.cuda import CudaBackend, backend
+from tilewright.backends.memory import Buffer
+from tilewright.bench.check import Check, check, check_exact, integer_limit, sampled_rows
+from tilewright.dispatch import plan as make_plan
+from tilewright.problem import Problem
+
+if TYPE_CHECKING:
+    from tilewright.plan import Plan
+
+POISON_WORD = 0x7FC07FC0  # NaN as one fp32 or as two bf16 or fp16
+
+
+def has_torch() -> bool:
+    """Whether torch is installed and sees a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch  # here: this module also serves machines without it
+
+    return torch.cuda.is_available()
+
+
+def verify(
+    problem: Problem,
+    *,
+    config: Any = None,
+    num_sms: int | None = None,
+    kind: Literal["normal", "integer"] = "normal",
+    out_offset: int = 0,
+    seed: int = 0,
+    ordinal: int = 0,
+) -> Check:
+    """The verdict on one run. `out_offset` moves out off its alignment, in elements.
+
+    Raises: what plan() raises; DriverError: the launch failed. Cost: two float64 products of the size.
+    """
+    if has_torch():
+        return _verify_with_torch(problem, config, num_sms, kind, out_offset, seed, ordinal)
+    return verify_without_torch(problem, config=config, num_sms=num_sms, kind=kind, seed=seed, ordinal=ordinal)
+
+
+def _verify_with_torch(
+    problem: Problem, config: Any, num_sms: int | None, kind: Any, out_offset: int, seed: int, ordinal: int
+) -> Check:
+    import torch  # see has_torch()
+
+    from tilewright.bench.operands import Canary, inputs
+
+    device = f"cuda:{ordinal}"
+    a, b = inputs(problem, kind, seed=seed, device=device)
+    canary = Canary.around(
+        problem.m, problem.n, problem.out_dtype, pitch=problem.out_pitch, offset=out_offset, device=device
+    )
+    make_plan(a, b, canary.out, config=config, num_sms=num_sms).run(a, b, canary.out)
+    torch.cuda.synchronize(ordinal)
+    if kind == "integer":
+        verdict = check_exact(a, b, canary.out)
+    else:
+        verdict = check(a, b, canary.out, problem.out_dtype)
+    return dataclasses.replace(verdict, unwritten=canary.unwritten(), damaged=canary.damaged())
+
+
+def verify_without_torch(
+    problem: Problem,
+    *,
+    config: Any = None,
+    num_sms: int | None = None,
+    kind: Literal["normal", "integer"] = "normal",
+    seed: int = 0,
+    ordinal: int = 0,
+) -> Check:
+    """The same with no torch in the process, which compute-sanitizer would spend its time in. Checks sampled rows."""
+    cuda = backend()
+    plan = make_plan(problem, device=cuda.device(ordinal), config=config, num_sms=num_sms)
+    a, b = _host_inputs(problem, kind, seed)
+    out = _launched(cuda, plan, a, b, ordinal)
+    if problem.b_major == "k":
+        b = b.T
+    a, b, out = a[:, : problem.k], b[: problem.k, : problem.n], out[:, : problem.n]
+    rows = sampled_rows(problem.m)
+    verdict = check_exact(a, b, out, rows=rows) if kind == "integer" else check(a, b, out, problem.out_dtype, rows=rows)
+    return dataclasses.replace(verdict, unwritten=int(np.isnan(out.astype(np.float32)).sum()))
+
+
+def _host_inputs(problem: Problem, kind: Any, seed: int) -> tuple[Any, Any]:
+    """a and b as they lie in memory, b in rows of its major; the padding of their rows is NaN."""
+    generator = np.random.default_rng(seed)
+    rows_of_b = problem.n if problem.b_major == "k" else problem.k
+    shapes = ((problem.m, problem.a_pitch), (rows_of_b, problem.b_pitch))
+    if kind == "integer":
+        limit = integer_limit(problem.k)
+        values = [generator.integers(-limit, limit + 1, shape).astype(np.float32) for shape in shapes]
+    else:
+        values = [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    for value, extent in zip(values, (problem.k, problem.k if problem.b_major == "k" else problem.n), strict=True):
+        value[:, extent:] = np.nan
+    a, b = (value.astype(problem.dtype.numpy) for value in values)
+    return a, b
+
+
+def _launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any:
+    """out as the plan's kernel leaves it in poisoned memory, with its row padding."""
+    problem = plan.problem
+    shape = (problem.m, problem.out_pitch)
+    out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
+    with (
+        Buffer.allocate(cuda, a.nbytes, ordinal) as a_memory,
+        Buffer.allocate(cuda, b.nbytes, ordinal) as b_memory,
+        Buffer.allocate(cuda, out_bytes, ordinal) as out_memory,
+    ):
+        a_memory.write(a)
+        b_memory.write(b)
+        out_memory.fill(POISON_WORD)
+        kernel = cuda.load(plan.binary, ordinal, plan.launch)
+        addresses = {"a": a_memory.address, "b": b_memory.address, "out": out_memory.address}
+        call = cuda.pack(kernel, plan.launch, plan.arguments, addresses)
+        cuda.launch(call, 0)
+        return out_memory.read(shape, problem.out_dtype.numpy)

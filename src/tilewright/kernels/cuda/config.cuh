@@ -1,0 +1,32 @@
+// Rendered for one kernel by kernels/render.py. The copy in the source tree is the default, for editors.
+#pragma once
+
+#include "base.cuh"
+
+enum class Schedule { linear, grouped };
+
+struct Config {
+    static constexpr int TILE_M = 128;
+    static constexpr int TILE_N = 256;
+    static constexpr int TILE_K = 64;
+    static constexpr int STAGES = 4;
+    static constexpr int CONSUMERS = 2;
+    static constexpr int CONSUMER_M = 64;
+    static constexpr int WGMMAS_M = 1;
+    static constexpr int CLUSTER_M = 1;
+    static constexpr Schedule SCHEDULE = Schedule::grouped;
+    static constexpr int THREADS = 384;
+    static constexpr bool MOVES_REGISTERS = true;
+    static constexpr int PRODUCER_REGISTERS = 24;
+    static constexpr int CONSUMER_REGISTERS = 240;
+    static constexpr int FULL_ARRIVALS = 1;
+    static constexpr int EMPTY_ARRIVALS = 8;
+    static constexpr int STAGE_BYTES = 49152;
+    static constexpr int STORE_SLOTS = 2;
+    static constexpr int STORE_COLUMNS = 64;
+    static constexpr int SMEM_BYTES = 230400;
+    static constexpr bool B_K_MAJOR = true;
+    static constexpr Type OUT_TYPE = Type::bf16;
+    static constexpr bool OUT_THROUGH_TMA = true;
+    static constexpr int WAIT_LIMIT = 0;
+};

@@ -1,0 +1,134 @@
+"""kernels/hopper.py: every config of the space compiles clean, and the launch and its arguments are legal."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilewright import device
+from tilewright.backends.base import IntArgument, MapArgument
+from tilewright.config import Config
+from tilewright.jit.build import build
+from tilewright.jit.source import Binary
+from tilewright.kernels.hopper import HOPPER, store_columns
+from tilewright.kernels.render import render
+from tilewright.problem import Problem, packed
+
+H200 = device.preset("h200")
+PROBLEMS = {
+    "tn_bf16": packed(4096, 4096, 4096),
+    "nn_fp16_fp32": packed(4096, 4096, 4096, dtype="fp16", out_dtype="fp32", b_major="n"),
+    "tn_odd_n": packed(4096, 4095, 4096),
+}
+CASES = [
+    pytest.param(problem, config, id=f"{name}-{config}".replace(" ", "_"))
+    for name, problem in PROBLEMS.items()
+    for config in HOPPER.space(problem, H200)
+]
+
+
+def compiled(problem: Problem, config: Config) -> Binary:
+    return build(render(HOPPER, problem, config, H200), strict=True)
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES)
+def test_every_config_of_the_space_compiles_clean(problem: Problem, config: Config) -> None:
+    """B112: no spill, no stack, no serialised wgmma, and the registers that the setmaxnreg plan starts from."""
+    binary = compiled(problem, config)
+    assert binary.warnings == ()
+    assert binary.resources.spill_store_bytes == binary.resources.spill_load_bytes == 0
+    assert binary.resources.stack_bytes == 0
+    if config.moves_registers:
+        assert binary.resources.registers == config.entry_registers
+    else:
+        assert binary.resources.registers <= config.entry_registers
+
+
+def test_the_space_offers_tiles_for_large_and_for_short_problems() -> None:
+    rows = {config.tile_m for config in HOPPER.space(PROBLEMS["tn_bf16"], H200)}
+    assert {64, 128, 256} <= rows
+
+
+@pytest.mark.parametrize("width", range(8, 257, 8))
+def test_every_width_of_wgmma_compiles(width: int) -> None:
+    config = Config(tile_m=64, tile_n=width, consumers=1, stages=3)
+    assert f"m64n{width}k16" in compiled(packed(512, 512, 512), config).ptx
+
+
+def test_the_ptx_holds_each_instruction_of_the_protocol() -> None:
+    ptx = compiled(packed(512, 512, 512), Config(cluster_m=2)).ptx
+    for instruction in (
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster",
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
+        "fence.proxy.async.shared::cta",
+        "mbarrier.arrive.shared::cluster.b64",
+        "barrier.cluster.arrive.release.aligned",
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16",
+        "setmaxnreg.inc.sync.aligned.u32 240",
+        "setmaxnreg.dec.sync.aligned.u32 24",
+    ):
+        assert instruction in ptx
+    assert ".release.cluster.shared::cluster.b64" not in ptx  # MEMBAR.ALL.GPU in the main loop
+
+
+def test_a_single_cta_pays_for_no_cluster() -> None:
+    ptx = compiled(packed(512, 512, 512), Config()).ptx
+    assert "barrier.cluster" not in ptx
+    assert "multicast" not in ptx
+
+
+def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:
+    source = render(HOPPER, packed(512, 512, 512), Config(), H200, wait_limit=1000)
+    assert "trap;" in build(source).ptx
+    assert "trap;" not in compiled(packed(512, 512, 512), Config()).ptx
+
+
+@pytest.mark.parametrize(("problem", "config"), CASES[::4])
+def test_every_tensor_map_is_one_that_the_driver_takes(problem: Problem, config: Config) -> None:
+    maps = [a.tensor_map for a in HOPPER.arguments(problem, config) if isinstance(a, MapArgument)]
+    assert len(maps) == (3 if problem.out_through_tma else 2)
+    for tensor_map in maps:
+        assert tensor_map.violations() == ()
+
+
+def test_arguments_follow_the_kernel_s_parameter_list() -> None:
+    entry = re.search(r"hopper_gemm\((.*?)\)\s*\{", render(HOPPER, packed(64, 64, 64), Config(), H200).text, re.DOTALL)
+    assert entry is not None
+    names = [parameter.split()[-1] for parameter in entry[1].split(",")]
+    assert names == ["a_map", "b_map", "out_map", "out_base", "out_pitch", "m", "n", "k", "group_m"]
+    arguments = HOPPER.arguments(packed(64, 72, 80), Config())
+    values = {a.name: (a.value, a.size_bytes) for a in arguments if isinstance(a, IntArgument)}
+    assert values == {"out_pitch": (72, 8), "m": (64, 4), "n": (72, 4), "k": (80, 4), "group_m": (1, 4)}
+    assert len(arguments) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("extents", "config", "num_sms", "grid"),
+    [
+        ((8192, 8192, 64), Config(), None, 132),
+        ((8192, 8192, 64), Config(), 3, 3),
+        ((128, 256, 64), Config(), None, 1),
+        ((129, 256, 64), Config(), None, 2),
+        ((129, 256, 64), Config(cluster_m=2), None, 2),
+        ((300, 256, 64), Config(cluster_m=2), None, 4),
+        ((8192, 8192, 64), Config(cluster_m=2), 1, 2),
+        ((8192, 8192, 64), Config(cluster_m=2), 131, 130),
+    ],
+)
+def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
+    extents: tuple[int, int, int], config: Config, num_sms: int | None, grid: int
+) -> None:
+    assert HOPPER.launch(packed(*extents), config, H200, num_sms).grid == grid
+
+
+def test_the_order_s_group_never_exceeds_the_rows() -> None:
+    *_, group = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16))
+    assert group == IntArgument("group_m", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("tile_n", "out_dtype", "columns"), [(256, None, 64), (256, "fp32", 32), (176, None, 16), (8, None, 8), (24, "fp32", 8)]
+)
+def test_a_store_slot_is_as_wide_as_128_bytes_and_divides_the_tile(tile_n: int, out_dtype: str, columns: int) -> None:
+    assert store_columns(packed(64, 64, 64, out_dtype=out_dtype), Config(tile_n=tile_n)) == columns

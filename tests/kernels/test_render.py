@@ -1,0 +1,84 @@
+"""kernels/render.py: a Source is complete, minimal, and named after what it computes."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tilewright import device
+from tilewright.config import Config
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import device_code, render, wgmma_header
+from tilewright.problem import packed
+
+H200 = device.preset("h200")
+PROBLEM = packed(512, 512, 512)
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
+    source = render(HOPPER, PROBLEM, Config(), H200)
+    assert source.missing_includes() == ()
+    assert {path for path, _ in source.headers} == {
+        "base.cuh", "config.cuh", "epilogue.cuh", "pipeline.cuh", "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/misc.cuh",
+        "ptx/wgmma.cuh", "schedule.cuh", "swizzle.cuh", "wgmma_mma_async.cuh",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tile_m": 256, "tile_n": 192, "stages": 3}, {"tile_n": 192}, {"stages": 3}, {"consumers": 1, "tile_m": 64},
+        {"cluster_m": 2}, {"schedule": "linear"}, {"store_slots": 1},
+    ],
+)  # fmt: skip
+def test_every_compile_time_field_changes_the_digest(change: dict[str, object]) -> None:
+    """B097."""
+    base = render(HOPPER, PROBLEM, Config(), H200).digest("nvrtc")
+    assert render(HOPPER, PROBLEM, dataclasses.replace(Config(), **change), H200).digest("nvrtc") != base
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        packed(512, 512, 512, dtype="fp16"),
+        packed(512, 512, 512, out_dtype="fp32"),
+        packed(512, 512, 512, b_major="n"),
+        packed(512, 511, 512),
+    ],
+    ids=str,
+)
+def test_every_compile_time_property_of_the_problem_changes_the_digest(problem: object) -> None:
+    base = render(HOPPER, PROBLEM, Config(), H200).digest("nvrtc")
+    assert render(HOPPER, problem, Config(), H200).digest("nvrtc") != base  # type: ignore[arg-type]
+
+
+def test_sizes_are_run_time_values_so_one_kernel_serves_them_all() -> None:
+    one, other = (render(HOPPER, packed(m, m, m), Config(), H200) for m in (512, 1024))
+    assert one.digest("nvrtc") == other.digest("nvrtc")
+
+
+def test_the_order_s_group_is_a_run_time_value() -> None:
+    texts = {render(HOPPER, PROBLEM, Config(group_m=g), H200).headers for g in (1, 16)}
+    assert len(texts) == 1
+
+
+def test_the_checked_in_headers_are_the_rendered_defaults() -> None:
+    spec = importlib.util.spec_from_file_location("render_defaults", ROOT / "tools" / "render_defaults.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for path, text in module.defaults().items():
+        assert device_code()[path] == text, f"run tools/render_defaults.py: {path} is stale"
+
+
+def test_the_wgmma_wrapper_names_each_accumulator_once() -> None:
+    text = wgmma_header(192, PROBLEM.dtype, b_k_major=False)
+    wrapper = text.split("DEVICE void keep_below", 1)[0]
+    assert [wrapper.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 96
+    assert "m64n192k16.f32.bf16.bf16" in wrapper
+    assert "}, %96, %97, scale_d, 1, 1, 0, 1;" in wrapper

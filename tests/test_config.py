@@ -1,0 +1,141 @@
+"""config.py: derived numbers against independent sums, and every rule of legality with its sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright import device
+from tilewright.config import Config
+from tilewright.errors import ConfigError
+from tilewright.problem import packed
+
+H200 = device.preset("h200")
+PROBLEM = packed(4096, 4096, 4096)
+
+
+def test_the_default_config_is_legal() -> None:
+    assert Config().violations(PROBLEM, H200) == ()
+
+
+def test_shared_memory_is_operands_store_slots_and_barriers() -> None:
+    operands = 4 * (128 + 256) * 64 * 2
+    store = 8 * 2 * 16 * 128  # 8 consumer warps, 2 slots of 16 rows of 128 bytes
+    barriers = 2 * 4 * 8
+    assert Config().smem_bytes(PROBLEM) == operands + store + 1024  # the barriers' 64 bytes, rounded to 1024
+    assert barriers <= 1024
+
+
+def test_two_consumers_hold_what_the_producer_gave_up() -> None:
+    config = Config(consumers=2)
+    assert config.entry_registers == 168
+    assert config.consumer_registers == 240
+    assert 128 * 24 + 256 * config.consumer_registers <= config.threads * config.entry_registers
+
+
+def test_one_consumer_needs_no_transfer_of_registers() -> None:
+    config = Config(tile_m=64, consumers=1)
+    assert not config.moves_registers
+    assert config.consumer_registers == config.entry_registers == 255
+
+
+def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster() -> None:
+    assert Config(consumers=2).empty_arrivals == 8
+    assert Config(consumers=1, tile_m=64, cluster_m=2).empty_arrivals == 8
+    assert Config(consumers=2, cluster_m=2).empty_arrivals == 16
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"consumers": 3}, "consumers = 3 is outside 1 .. 2"),
+        ({"tile_m": 64}, "not a multiple of 128 (64 rows a consumer) up to 256"),
+        ({"tile_m": 0}, "tile_m = 0"),
+        ({"tile_m": 512}, "tile_m = 512"),
+        ({"tile_n": 100}, "tile_n = 100 is not a multiple of 8"),
+        ({"tile_n": 264}, "tile_n = 264"),
+        ({"tile_n": 0}, "tile_n = 0"),
+        ({"tile_n": 24, "cluster_m": 2}, "use a multiple of 16"),
+        ({"tile_k": 128}, "use 64"),
+        ({"stages": 1}, "stages = 1 is outside 2 .. 16"),
+        ({"stages": 5}, "bytes of shared memory; NVIDIA H200 gives a CTA 232448"),
+        ({"stages": -4}, "stages = -4"),
+        ({"cluster_m": 4}, "cluster_m = 4 is outside 1 .. 2"),
+        ({"schedule": "hilbert"}, "schedule = 'hilbert' is not one of linear, grouped"),
+        ({"group_m": 0}, "group_m = 0"),
+        ({"store_slots": 0}, "store_slots = 0"),
+        ({"store_slots": 10**30}, "store_slots"),
+        ({"tile_m": 256, "tile_n": 256, "stages": 2}, "256 accumulators a thread"),
+        ({"tile_m": 128.0}, "tile_m = 128.0 is not a whole number"),
+        ({"tile_m": float("nan")}, "tile_m = nan is not a whole number"),
+        ({"stages": "four"}, "stages = 'four' is not a whole number"),
+        ({"stages": True}, "stages = True is not a whole number"),
+        ({"schedule": 3}, "schedule = 3 is not a word"),
+    ],
+)
+def test_each_broken_rule_has_its_sentence_with_numbers(changes: dict[str, object], sentence: str) -> None:
+    found = dataclasses.replace(Config(), **changes).violations(PROBLEM, H200)
+    assert any(sentence in reason for reason in found), found
+
+
+def test_every_reason_is_given_at_once() -> None:
+    found = Config(tile_n=100, stages=1, cluster_m=3).violations(PROBLEM, H200)
+    assert len(found) == 3
+
+
+def test_an_n_contiguous_b_needs_whole_panels_of_64_columns() -> None:
+    config = Config(tile_n=176)
+    assert config.violations(PROBLEM, H200) == ()
+    (reason,) = config.violations(packed(4096, 4096, 4096, b_major="n"), H200)
+    assert "multiple of 64" in reason
+
+
+@pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx4090"])
+def test_a_device_without_wgmma_is_refused_by_name(name: str) -> None:
+    (reason,) = Config().violations(PROBLEM, device.preset(name))
+    assert "compute capability 9.0" in reason
+    assert device.preset(name).name in reason
+
+
+@pytest.mark.parametrize("sm", [(7, 5), (8, 9), (9, 1), (10, 0), (10, 3), (12, 0), (12, 1), (99, 0)])
+def test_only_the_exact_capability_is_accepted(sm: tuple[int, int]) -> None:
+    """B131: unknown means no."""
+    assert Config().violations(PROBLEM, dataclasses.replace(H200, sm=sm))
+
+
+def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
+    config = Config(tile_m=64, tile_n=8, consumers=1)
+    assert any("2^31" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
+
+
+def test_check_raises_with_every_reason() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Config(tile_n=100, stages=1).check(PROBLEM, H200)
+    assert len(refusal.value.violations) == 2
+
+
+def test_an_unknown_field_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="tile_q is no field; fields are tile_m, tile_n"):
+        Config().replace(tile_q=3)
+
+
+small = st.integers(min_value=-8, max_value=600)
+
+
+@given(
+    config=st.builds(
+        Config,
+        tile_m=small, tile_n=small, tile_k=small, stages=small, consumers=small, cluster_m=small, group_m=small,
+        store_slots=small,
+    )
+)  # fmt: skip
+def test_legality_never_raises_and_legal_numbers_are_sound(config: Config) -> None:
+    if config.violations(PROBLEM, H200):
+        return
+    assert 0 < config.smem_bytes(PROBLEM) <= H200.smem_per_cta_bytes
+    assert config.consumer_m % 64 == 0
+    assert config.accumulators == config.wgmmas_m * config.tile_n // 2
+    assert config.accumulators < config.consumer_registers

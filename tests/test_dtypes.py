@@ -1,0 +1,32 @@
+"""dtypes.py: the one table of element types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright import dtypes
+from tilewright.errors import DTypeError
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_the_roundoff_is_half_the_distance_from_1_to_its_neighbour(dtype: dtypes.DType) -> None:
+    one = np.array(1, dtype.numpy)
+    halfway, beyond = 1 + dtype.unit_roundoff, 1 + dtype.unit_roundoff * 1.001
+    assert np.array(halfway).astype(dtype.numpy) == one  # ties to even
+    assert np.array(beyond).astype(dtype.numpy) > one
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_the_size_is_that_of_the_numpy_type(dtype: dtypes.DType) -> None:
+    assert dtype.size == dtype.numpy.itemsize
+
+
+@pytest.mark.parametrize(("name", "found"), [("torch.bfloat16", dtypes.BF16), ("half", dtypes.FP16), ("fp32", dtypes.FP32)])
+def test_the_words_of_other_libraries_are_known(name: str, found: dtypes.DType) -> None:
+    assert dtypes.by_name(name) is found
+
+
+def test_an_unknown_name_is_refused_with_what_works() -> None:
+    with pytest.raises(DTypeError, match="float64.*cast to bfloat16"):
+        dtypes.by_name("float64")

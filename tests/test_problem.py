@@ -1,0 +1,96 @@
+"""problem.py: what is refused before any kernel is thought of, and what may leave through TMA."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tilewright.errors import DTypeError, LayoutError, ShapeError
+from tilewright.problem import MAX_EXTENT, Problem, checked, packed
+
+
+def test_packed_pitches_are_the_smallest_that_tma_reads() -> None:
+    problem = packed(3, 5, 9, b_major="n")
+    assert (problem.a_pitch, problem.b_pitch, problem.out_pitch) == (16, 8, 5)
+
+
+@pytest.mark.parametrize("extents", [(-1, 8, 8), (8, -1, 8), (8, 8, -8), (MAX_EXTENT + 1, 8, 8), (8, 8, 2**40)])
+def test_sizes_outside_the_coordinate_range_are_refused(extents: tuple[int, int, int]) -> None:
+    with pytest.raises(ShapeError, match=str(MAX_EXTENT)):
+        packed(*extents)
+
+
+@pytest.mark.parametrize("name", ["fp64", "int8", "torch.complex64", "e4m3", ""])
+def test_a_dtype_outside_the_table_is_refused_by_its_name(name: str) -> None:
+    with pytest.raises(DTypeError, match=name or "dtype"):
+        packed(8, 8, 8, dtype=name)
+
+
+def test_fp32_inputs_are_refused() -> None:
+    with pytest.raises(DTypeError, match="bf16 or fp16"):
+        packed(8, 8, 8, dtype="fp32")
+
+
+def test_out_in_the_other_16_bit_type_is_refused() -> None:
+    with pytest.raises(DTypeError, match="bf16 or fp32"):
+        packed(8, 8, 8, dtype="bf16", out_dtype="fp16")
+
+
+@pytest.mark.parametrize(("k", "suggested"), [(100, 104), (511, 512), (1, 8), (20, 24)])
+def test_a_pitch_refusal_suggests_a_pitch_that_works(k: int, suggested: int) -> None:
+    """B022: a message's suggestion, tried."""
+    with pytest.raises(LayoutError) as refusal:
+        checked(dataclasses.replace(packed(64, 64, k), a_pitch=k))
+    assert f"padded to {suggested} elements" in str(refusal.value)
+    assert checked(dataclasses.replace(packed(64, 64, k), a_pitch=suggested)).a_pitch == suggested
+
+
+def test_a_pitch_shorter_than_the_row_is_refused() -> None:
+    with pytest.raises(LayoutError, match="must not overlap"):
+        checked(dataclasses.replace(packed(64, 64, 128), b_pitch=64))
+
+
+def test_rows_of_out_may_not_overlap() -> None:
+    with pytest.raises(LayoutError, match="at least 64"):
+        checked(dataclasses.replace(packed(64, 64, 64), out_pitch=63))
+
+
+def test_a_pitch_of_2_to_the_40_bytes_is_refused() -> None:
+    with pytest.raises(LayoutError, match=r"2\^40"):
+        checked(dataclasses.replace(packed(64, 64, 64), a_pitch=2**39))
+
+
+@pytest.mark.parametrize(
+    ("changes", "through_tma"),
+    [
+        ({}, True),
+        ({"n": 61, "out_pitch": 64}, False),  # B008: TMA would write on to the next 16 bytes
+        ({"n": 64, "out_pitch": 68}, False),
+        ({"n": 64, "out_pitch": 72}, True),
+        ({"out_align_bytes": 8}, False),
+        ({"n": 4, "out_pitch": 8}, False),
+    ],
+)
+def test_out_leaves_through_tma_only_in_multiples_of_16_bytes(changes: dict[str, int], through_tma: bool) -> None:
+    problem = dataclasses.replace(packed(64, 64, 64), **changes)
+    assert problem.out_through_tma is through_tma
+
+
+@pytest.mark.parametrize("extents", [(0, 8, 8), (8, 0, 8), (8, 8, 0), (0, 0, 0)])
+def test_an_empty_product_is_legal_and_says_so(extents: tuple[int, int, int]) -> None:
+    """B025, B032."""
+    assert packed(*extents).is_empty
+
+
+def test_every_field_is_part_of_equality() -> None:
+    """B097: a key that lacks a field would serve one problem with another's kernel."""
+    base = packed(64, 64, 64)
+    other: dict[str, object] = {
+        "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
+        "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n",
+        "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2,
+    }  # fmt: skip
+    assert other.keys() == {field.name for field in dataclasses.fields(Problem)}
+    for name, value in other.items():
+        assert dataclasses.replace(base, **{name: value}) != base, name

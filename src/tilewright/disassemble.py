@@ -19,7 +19,7 @@ PROGRAM = "nvdisasm"
 TIME_LIMIT_S = 120  # the largest kernels take under 1 s; a program that hangs must not hang its caller
 ELF_MAGIC = b"\x7fELF"
 
-# A line of code is its address in a comment, a predicate or none, then the opcode: "/*02a0*/ @!P0 HGMMA.64x256x16.F32 ...".
+# A line of code: its address in a comment, a predicate or none, the opcode: "/*02a0*/ @!P0 HGMMA.64x256x16.F32 ...".
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", re.MULTILINE)
 
 

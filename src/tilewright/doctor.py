@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tilewright import disassemble, settings
+from tilewright import __version__, disassemble, settings
 from tilewright.backends.base import Backend
-from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.errors import DriverError, TilewrightError, UnsupportedError
 from tilewright.jit import nvrtc
 from tilewright.jit.cache import Cache, CacheFolderWarning, forget_warnings, prebuilt_caches, user_cache
 from tilewright.jit.source import Source
@@ -98,7 +98,7 @@ def _version(package: str) -> str | None:
 
 def _packages() -> list[Finding]:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    found = [Finding(topic="tilewright", value=f"{_version('tilewright') or 'from its source tree'}; {system}")]
+    found = [Finding(topic="tilewright", value=f"{__version__}; {system}")]
     versions = {package: _version(package) for package in PACKAGES}
     missing = [package for package, version in versions.items() if version is None]
     listed = ", ".join(f"{package} {version}" for package, version in versions.items() if version is not None)
@@ -124,7 +124,9 @@ def _compiler() -> list[Finding]:
         advice = error.works if isinstance(error, UnsupportedError) else "reinstall the wheel nvidia-cuda-nvrtc"
         return [Finding(topic="NVRTC", value=_one_line(error), state="problem", advice=advice)]
     spent_ms = (time.perf_counter() - start) * 1e3
-    return [Finding(topic="NVRTC", value=f"{version} compiles for {_PROBE.arch} (an empty kernel in {spent_ms:.0f} ms)")]
+    return [
+        Finding(topic="NVRTC", value=f"{version} compiles for {_PROBE.arch} (an empty kernel in {spent_ms:.0f} ms)")
+    ]
 
 
 def _disassembler() -> Finding:
@@ -141,9 +143,9 @@ def _gpus() -> tuple[list[Finding], bool]:
     try:
         backend = cuda.backend()
         count = backend.num_devices()
-    except TilewrightError as error:
-        advice = "nothing to do for planning, compiling and reading kernels; to run them, use a machine with a Hopper GPU"
-        return [Finding(topic="driver", value=_one_line(error), state="note", advice=advice)], False
+    except DriverError as error:
+        value = f"{error.call}: {error.status}"
+        return [Finding(topic="driver", value=value, state="note", advice=_one_line(error.explanation))], False
     number = backend.driver_version
     found = [Finding(topic="driver", value=f"CUDA {number // 1000}.{number % 1000 // 10}")]
     if not count:
@@ -154,12 +156,12 @@ def _gpus() -> tuple[list[Finding], bool]:
 
 
 def _gpu(backend: Backend, ordinal: int) -> Finding:
-    from tilewright.calls import check_supported  # see _gpus()
+    from tilewright.plan import check_supported  # see _gpus()
 
     topic = f"GPU {ordinal}"
     try:
         device = backend.device(ordinal)
-        check_supported(device.name, device.sm)
+        check_supported(device)
     except UnsupportedError as error:
         return Finding(topic=topic, value=f"{error.asked}: {error.rule}", state="note", advice=error.works)
     except TilewrightError as error:
@@ -182,7 +184,9 @@ def _user_cache(cache: Cache) -> Finding:
         return Finding(topic="cache", value="none: this user has no home folder", state="note", advice=advice)
     value = f"{cache.root}: {_contents(cache)}"
     if reason := distrust(cache):
-        return Finding(topic="cache", value=f"{value}; {reason}", state="problem", advice=f"see there, or set {variable}")
+        return Finding(
+            topic="cache", value=f"{value}; {reason}", state="problem", advice=f"see there, or set {variable}"
+        )
     if not _is_writable(cache.root):
         advice = f"set {variable} to a folder that you can write; until then new kernels stay in memory"
         return Finding(topic="cache", value=f"{value}; not writable", state="note", advice=advice)
@@ -245,5 +249,5 @@ def _settings() -> list[Finding]:
     return bad + unknown
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -81,6 +81,27 @@ class DriverError(TilewrightError, RuntimeError):
         return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
 
 
+class EmulationError(TilewrightError, RuntimeError):
+    """The emulator stopped: the PTX broke a rule, or is not in the table of instructions.
+
+    `rule` is the rule's short name, `finding` the sentence, `line` the PTX line (0: no one line), `source` the CUDA
+    line as "file.cu:123" ("" when the PTX was built without -lineinfo).
+    """
+
+    def __init__(self, finding: str, *, rule: str = "", line: int = 0, source: str = "") -> None:
+        self.finding = finding
+        self.rule = rule
+        self.line = line
+        self.source = source
+        super().__init__(finding, rule, line, source)
+
+    def __str__(self) -> str:
+        places = [f"PTX line {self.line}"] if self.line else []
+        if self.source:
+            places.append(self.source)
+        return f"{', '.join(places)}: {self.finding}" if places else self.finding
+
+
 class CacheError(TilewrightError, OSError):
     """A cache folder that may not be used. A bad entry never raises this: it is a miss."""
 

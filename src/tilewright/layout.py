@@ -41,8 +41,12 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
         out_type, out_pitch, out_align = out_dtype or a.dtype, max(n, 1), TMA_ALIGNMENT_BYTES
     else:
         out_type, out_pitch, out_align = out.dtype, _out_pitch(out, m, n), alignment_of(out.address)
-    is_empty = 0 in (m, n, k)  # no element of a or b is read: their strides mean nothing
-    b_major, b_pitch = ("k", fitting_pitch(k, b.dtype)) if is_empty else _b_layout(b, k, n)
+    a_pitch = fitting_pitch(k, a.dtype)
+    b_major: Major = "k"
+    b_pitch = a_pitch
+    if 0 not in (m, n, k):  # else no element of a or b is read: their strides mean nothing
+        a_pitch = _a_pitch(a, m, k)
+        b_major, b_pitch = _b_layout(b, k, n)
     return checked(
         Problem(
             m=m,
@@ -51,7 +55,7 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
             dtype=a.dtype,
             out_dtype=out_type,
             b_major=b_major,
-            a_pitch=fitting_pitch(k, a.dtype) if is_empty else _a_pitch(a, m, k),
+            a_pitch=a_pitch,
             b_pitch=b_pitch,
             out_pitch=out_pitch,
             out_align_bytes=out_align,

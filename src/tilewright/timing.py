@@ -356,9 +356,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return lower, median, upper
 
 
-def _timing(
-    mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]], states: Sequence[Reading]
-) -> Timing:
+def _timing(mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]], states: Sequence[Reading]) -> Timing:
     samples = []
     for replay, us, state in zip(replays, times, states, strict=True):
         lower, median, upper = quartiles(us)

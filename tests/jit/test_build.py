@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -183,6 +184,7 @@ def test_a_forked_child_does_not_wait_for_a_build_of_its_parent(source: Source, 
     try:
         child = os.fork()
         if child == 0:
+            signal.alarm(int(WAIT_SECONDS))  # a child that waits for ever must not outlive the test
             os._exit(0 if build.build(source).from_cache else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:

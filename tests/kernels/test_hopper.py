@@ -29,7 +29,7 @@ CASES = [
 
 
 def compiled(problem: Problem, config: Config) -> Binary:
-    return build(render(HOPPER, problem, config, H200), strict=True)
+    return build(render(HOPPER, problem, config, H200), refuse=True)
 
 
 @pytest.mark.parametrize(("problem", "config"), CASES)

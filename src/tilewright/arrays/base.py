@@ -30,9 +30,9 @@ ADDRESS_MASK = 15  # the bits of out's address that decide how out may be writte
 class Described(NamedTuple):
     """All that one call depends on.
 
-    `key` holds every fact but the addresses of a and b: shapes, strides, dtypes, devices, the low bits of out's address.
-    `addresses` of a, b and, when there is one, out. `stream` is the raw stream that the arrays themselves name, None
-    when Adapter.stream knows it.
+    `key` holds every fact but the addresses of a and b: shapes, strides, dtypes, devices, the low bits of out's
+    address. `addresses` are those of a, b and, when there is one, out. `stream` is the raw stream that the arrays
+    themselves name, None when Adapter.stream knows it.
     """
 
     key: Hashable

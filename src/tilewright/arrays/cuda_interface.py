@@ -49,7 +49,9 @@ class CudaInterfaceAdapter(Adapter):
 def _view(interface: dict[str, Any], name: str) -> View:
     if interface.get("mask") is not None:
         raise UnsupportedError(
-            asked=f"{name} with a mask", rule="a product has no missing elements", works=f"fill the masked elements of {name}"
+            asked=f"{name} with a mask",
+            rule="a product has no missing elements",
+            works=f"fill the masked elements of {name}",
         )
     typestring = interface["typestr"]
     dtype = named_dtype(_SPELLINGS.get(typestring, typestring), name)

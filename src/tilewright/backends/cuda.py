@@ -30,6 +30,7 @@ from tilewright.jit.source import Binary
 # CU_STREAM_PER_THREAD). Any other handle belongs to one context, and a CUkernel runs in its stream's context.
 LAST_NAMELESS_STREAM = 2
 
+TENSOR_MAP_ADDRESS_BYTES = 16  # an operand's address is a multiple of this: cuTensorMapEncodeTiled
 MAX_PITCH_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every current device
 MAX_CACHED_CONFIGS = 64  # streams remembered by one plan
 
@@ -234,45 +235,48 @@ class CudaBackend:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def pack(
-        self, kernel: Kernel, launch: Launch, arguments: tuple[Argument, ...], addresses: dict[str, int]
-    ) -> Call:
+    def pack(self, kernel: Kernel, launch: Launch, arguments: tuple[Argument, ...], addresses: dict[str, int]) -> Call:
         """A Call: the launch with every argument in place, reusable for as long as the addresses hold.
 
         Raises: LayoutError: a tensor map that the hardware would refuse.
         """
         packer = kernel.packer
         if packer is None or packer.arguments is not arguments or packer.launch is not launch:
-            packer = kernel.packer = Packer(launch, arguments)
-        block, parameters = packer.fill(addresses, functools.partial(self._encode, kernel.ordinal))
+            packer = kernel.packer = Packer(launch, arguments, functools.partial(self._encoder, kernel.ordinal))
+        block, parameters = packer.fill(addresses)
         return Call(kernel.module, packer.configs, launch, parameters, block)
 
-    def _encode(self, ordinal: int, tensor_map: TensorMap, address: int) -> bytes:
-        found = tensor_map.violations(address)
-        if found:
-            raise LayoutError(
-                asked=f"a tensor map over {tensor_map.extents} {tensor_map.dtype} at {address:#x}",
-                rule="; ".join(found),
-                works="copy the operand into freshly allocated rows padded to 16 bytes",
-            )
+    def _encoder(self, ordinal: int, tensor_map: TensorMap) -> Callable[[int], bytes]:
+        """What encodes the map at an address. Raises, when called: LayoutError: the hardware would refuse it there."""
         d = self.driver.module
+        kind = d.CUtensorMapDataType(tensor_map.dtype.tma_code)
         rank = len(tensor_map.extents)
-        arguments = (
-            d.CUtensorMapDataType(tensor_map.dtype.tma_code),
-            rank,
-            address,
+        shape = (
             [d.cuuint64_t(extent) for extent in tensor_map.extents],
             [d.cuuint64_t(pitch) for pitch in tensor_map.pitches_bytes],
             [d.cuuint32_t(size) for size in tensor_map.box],
             [d.cuuint32_t(1)] * rank,  # element strides: every element
             d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            d.CUtensorMapSwizzle(SWIZZLE_CODES[tensor_map.swizzle_bytes]),
+            d.CUtensorMapSwizzle(SWIZZLE_CODES.get(tensor_map.swizzle_bytes, 0)),
             d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,  # elements outside read as zero, not NaN
         )
-        with self.on(ordinal):
-            encoded = self.call("cuTensorMapEncodeTiled", *arguments)
-        return ctypes.string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
+        is_legal = not tensor_map.violations(0)
+
+        def encode(address: int) -> bytes:
+            if not is_legal or address % TENSOR_MAP_ADDRESS_BYTES:
+                raise LayoutError(
+                    asked=f"a tensor map over {tensor_map.extents} {tensor_map.dtype} at {address:#x}",
+                    rule="; ".join(tensor_map.violations(address)),
+                    works="copy the operand into freshly allocated rows padded to 16 bytes",
+                )
+            status, encoded = d.cuTensorMapEncodeTiled(kind, rank, address, *shape)
+            if status:  # INVALID_CONTEXT is among what the driver may answer: once more with one
+                with self.on(ordinal):
+                    encoded = self.call("cuTensorMapEncodeTiled", kind, rank, address, *shape)
+            return ctypes.string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
+
+        return encode
 
     def launch(self, call: Call, stream: int) -> None:
         """Enqueue the call on the raw stream. Returns before it has run.

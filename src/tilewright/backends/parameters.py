@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.backends.base import (
@@ -23,64 +22,80 @@ from tilewright.backends.base import (
 
 MAX_CACHED_MAPS = 256  # encoded maps kept by one plan, over all its arguments: 32 KiB
 POINTER_BYTES = 8
+_ADDRESS = struct.Struct("<Q")
 
 
-@dataclass(eq=False)
 class Packer:
     """The layout of one plan's parameter block, worked out once.
 
     Shapes: a head of up to 63 bytes so that tensor maps lie on multiples of 64, the parameters in order, each at its
     own alignment, then the array of pointers to them that cuLaunchKernelEx takes.
+    `encoder` turns a tensor map into a function from an address to the map's bytes.
     `configs` holds what the backend prepared for each stream: it depends on the launch alone, not on addresses.
     """
 
-    launch: Launch
-    arguments: tuple[Argument, ...]
-    configs: dict[int, Any] = field(default_factory=dict)
-    maps: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (argument index, address) -> encoded map
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        launch: Launch,
+        arguments: tuple[Argument, ...],
+        encoder: Callable[[TensorMap], Callable[[int], bytes]],
+    ) -> None:
+        """Raises: whatever `encoder` raises for a map that no address could make legal."""
+        self.launch = launch
+        self.arguments = arguments
+        self.configs: dict[int, Any] = {}
+        self.maps: dict[tuple[int, int], bytes] = {}  # (offset, address) -> encoded map
         offset = 0
-        self.offsets: list[int] = []
-        for argument in self.arguments:
+        offsets: list[int] = []
+        numbers: list[tuple[int, bytes]] = []
+        self._encoders: list[tuple[int, str, Callable[[int], bytes]]] = []  # offset, operand, encode
+        self._addresses: list[tuple[int, str]] = []  # offset, operand
+        for argument in arguments:
             size, alignment = _size_and_alignment(argument)
             offset = -(-offset // alignment) * alignment
-            self.offsets.append(offset)
+            offsets.append(offset)
+            if isinstance(argument, MapArgument):
+                self._encoders.append((offset, argument.operand, encoder(argument.tensor_map)))
+            elif isinstance(argument, IntArgument):
+                wrapped = argument.value % 2 ** (8 * size)  # two's complement of a negative number
+                numbers.append((offset, wrapped.to_bytes(size, "little")))
+            else:
+                self._addresses.append((offset, argument.operand))
             offset += size
-        self.pointers_offset = -(-offset // POINTER_BYTES) * POINTER_BYTES
-        self.block_bytes = TENSOR_MAP_ALIGNMENT_BYTES + self.pointers_offset + POINTER_BYTES * len(self.arguments)
+        self._offsets = offsets
+        self._pointers_offset = -(-offset // POINTER_BYTES) * POINTER_BYTES
+        self._pointers = struct.Struct(f"<{len(offsets)}Q")
+        self._block_type = ctypes.c_char * (
+            TENSOR_MAP_ALIGNMENT_BYTES + self._pointers_offset + POINTER_BYTES * len(offsets)
+        )
+        constant = bytearray(self._pointers_offset)
+        for offset, raw in numbers:
+            constant[offset : offset + len(raw)] = raw
+        self._constant = bytes(constant)
 
-    def fill(self, addresses: dict[str, int], encode: Callable[[TensorMap, int], bytes]) -> tuple[Any, int]:
+    def fill(self, addresses: dict[str, int]) -> tuple[Any, int]:
         """A fresh block with every parameter in it, and the address of its array of pointers.
 
-        Raises: whatever `encode` raises for a map that the hardware would refuse.
+        Raises: whatever an encoder raises for an address that the hardware would refuse.
         """
-        block = ctypes.create_string_buffer(self.block_bytes)
-        head = -ctypes.addressof(block) % TENSOR_MAP_ALIGNMENT_BYTES
-        base = ctypes.addressof(block) + head
-        for index, (argument, offset) in enumerate(zip(self.arguments, self.offsets, strict=True)):
-            if isinstance(argument, MapArgument):
-                encoded = self._encoded(index, argument, addresses[argument.operand], encode)
-                ctypes.memmove(base + offset, encoded, TENSOR_MAP_BYTES)
-            elif isinstance(argument, IntArgument):
-                wrapped = argument.value % 2 ** (8 * argument.size_bytes)  # two's complement of a negative number
-                struct.pack_into("<I" if argument.size_bytes == 4 else "<Q", block, head + offset, wrapped)
-            else:
-                struct.pack_into("<Q", block, head + offset, addresses[argument.operand])
-        pointers = [base + offset for offset in self.offsets]
-        struct.pack_into(f"<{len(pointers)}Q", block, head + self.pointers_offset, *pointers)
-        return block, base + self.pointers_offset
-
-    def _encoded(
-        self, index: int, argument: MapArgument, address: int, encode: Callable[[TensorMap, int], bytes]
-    ) -> bytes:
-        found = self.maps.get((index, address))
-        if found is None:
-            found = encode(argument.tensor_map, address)
-            if len(self.maps) >= MAX_CACHED_MAPS:
-                self.maps.clear()
-            self.maps[index, address] = found
-        return found
+        block = self._block_type()
+        start = ctypes.addressof(block)
+        head = -start % TENSOR_MAP_ALIGNMENT_BYTES
+        base = start + head
+        ctypes.memmove(base, self._constant, self._pointers_offset)
+        for offset, operand, encode in self._encoders:
+            address = addresses[operand]
+            encoded = self.maps.get((offset, address))
+            if encoded is None:
+                encoded = encode(address)
+                if len(self.maps) >= MAX_CACHED_MAPS:
+                    self.maps.clear()
+                self.maps[offset, address] = encoded
+            ctypes.memmove(base + offset, encoded, TENSOR_MAP_BYTES)
+        for offset, operand in self._addresses:
+            _ADDRESS.pack_into(block, head + offset, addresses[operand])
+        self._pointers.pack_into(block, head + self._pointers_offset, *[base + offset for offset in self._offsets])
+        return block, base + self._pointers_offset
 
 
 def _size_and_alignment(argument: Argument) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tilewright import dtypes
 from tilewright.bench.suite import Shape
 from tilewright.config import Config
 from tilewright.problem import Problem, packed
@@ -42,7 +41,7 @@ class Case:
 
 
 def shapes(config: Config) -> tuple[Shape, ...]:
-    """At least 40 sizes: one tile and one row or column off it, K around the pipeline's length, few tiles, many tiles."""
+    """At least 40 sizes: a tile, one row or column off it, K around the pipeline's length, few tiles, many tiles."""
     tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n, config.tile_k
     ring_k = config.stages * tile_k
     found: list[Shape] = [
@@ -93,7 +92,10 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
     for dtype in ("bf16", "fp16"):
         for pitch, offset in ((0, 1), (1, 0), (3, 3), (8, 0), (8, 4), (64, 0)):
             for out_dtype in (dtype, "fp32"):
-                yield Case(problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset), out_offset=offset)
+                yield Case(
+                    problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset),
+                    out_offset=offset,
+                )
     for num_sms in (1, 3):
         for major in majors:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
@@ -106,7 +108,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
 def small_cases(config: Config) -> Iterator[Case]:
     """The few small runs that a sanitizer can finish: one tile, edges, several tiles a CTA, both majors, both outs."""
     tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n
-    for m, n, k in ((64, 64, 64), (tile_m + 1, tile_n - 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
+    for m, n, k in ((64, 64, 64), (tile_m + 1, tile_n + 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
         yield Case(problem=packed(m, n, k), kind="integer")
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype="fp32"), kind="integer")
     yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
@@ -118,12 +120,3 @@ def with_out(problem: Problem, pad: int, offset: int) -> Problem:
     misaligned = offset * size % 16
     align = (misaligned & -misaligned) if misaligned else 16
     return dataclasses.replace(problem, out_pitch=problem.n + pad, out_align_bytes=align)
-
-
-def sources_of(config: Config) -> set[tuple[str, str, str, bool]]:
-    """What tells the kernels of one config apart: (dtype, out dtype, major of b, out through TMA)."""
-    return {
-        (case.problem.dtype.name, case.problem.out_dtype.name, case.problem.b_major, case.problem.out_through_tma)
-        for case in cases(config)
-        if case.problem.dtype in dtypes.INPUTS
-    }

@@ -37,9 +37,9 @@ def host_rows(
         names = list(ways)
         for round_index in range(rounds + 1):
             for name in order.sample(names, len(names)):
-                us = host_cost_us(ways[name], torch.cuda.synchronize, repeats=repeats, calls=calls)
+                cost_us = host_cost_us(ways[name], torch.cuda.synchronize, repeats=repeats, calls=calls)
                 if round_index:
-                    times[name].append(us)
+                    times[name].append(cost_us)
     bare = statistics.median(times[BARE])
     rows = []
     for name, us in times.items():

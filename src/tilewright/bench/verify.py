@@ -30,7 +30,7 @@ def has_torch() -> bool:
         return False
     import torch  # here: this module also serves machines without it
 
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def verify(

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from tilewright import __version__
 from tilewright.cli import build, cache, doctor, run, show
 from tilewright.cli.terminal import RefusingGroup, SizesCommand
 
@@ -31,12 +32,7 @@ app.command("doctor")(doctor.doctor)
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version  # 10 ms that no other command needs
-
-        try:
-            typer.echo(f"tilewright {version('tilewright')}")
-        except PackageNotFoundError:
-            typer.echo("tilewright (not installed: running from its source tree)")
+        typer.echo(f"tilewright {__version__}")
         raise typer.Exit
 
 

@@ -18,9 +18,9 @@ Sizes = tuple[int, int, int]
 
 def build(
     what: Annotated[
-        list[str], typer.Argument(metavar="M N K | SUITE", help="One product, a group of the benchmark suite, or all of it.")
+        list[str], typer.Argument(metavar="M N K | SUITE", help="One product, a group of the suite, or all of it.")
     ],
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder of the cubins; made when it is not there.")],
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder of the cubins; made when absent.")],
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Compiles at the same time.")] = None,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
@@ -76,12 +76,17 @@ def sizes_of(words: list[str]) -> list[Sizes]:
 
 def _compile(sources: list[Source], into: Path, threads: int | None) -> list[Binary]:
     """The kernels, written to the folder, with a progress bar on standard error."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # see terminal.console()
+    from rich import progress  # see terminal.console()
 
     from tilewright.jit.build import build_into
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal.console(stderr=True)) as bar:
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+    )
+    with progress.Progress(*columns, console=terminal.console(stderr=True)) as bar:
         task = bar.add_task("compiling", total=len(sources))
 
         def advance(done: int, total: int, binary: Binary) -> None:

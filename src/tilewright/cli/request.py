@@ -31,17 +31,17 @@ N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
 K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
 DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16", help="Element type of a and b.")]
 OutDTypeOption = Annotated[
-    str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; the inputs' when left out.")
+    str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; default: the inputs'.")
 ]
 BMajorOption = Annotated[
-    BMajor, typer.Option("--b-major", help="Contiguous dimension of b: k is the transpose of an (N, K) weight, n a plain b.")
+    BMajor, typer.Option("--b-major", help="Contiguous dimension of b: k for an (N, K) weight's transpose.")
 ]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="Change one field of the chosen config, such as tile_n=192. Repeatable."),
+    typer.Option("--config", metavar="KEY=VALUE", help="Change a field of the config: tile_n=192. Repeatable."),
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option("--device", metavar="PRESET", help="Plan for h200, h100, h20 ... instead of the GPU that is present.")
+    str | None, typer.Option("--device", metavar="PRESET", help="Plan for h200, h100 ... and not for the GPU present.")
 ]
 NumSmsOption = Annotated[int | None, typer.Option("--num-sms", min=1, help="SMs to run on; all when left out.")]
 
@@ -83,9 +83,7 @@ def preset(name: str | None) -> Device:
     return device.preset(name or DEFAULT_PRESET)
 
 
-def plan(
-    problem: Problem, device: Device, *, config: list[str] | None = None, num_sms: int | None = None
-) -> Plan:
+def plan(problem: Problem, device: Device, *, config: list[str] | None = None, num_sms: int | None = None) -> Plan:
     """The plan of `problem` on `device`, with the model's choice changed by the KEY=VALUE words of `config`.
 
     Raises: ConfigError: with every reason why the config cannot run. ShapeError: the product needs no kernel.

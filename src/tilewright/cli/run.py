@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tilewright.bench.check import Check
     from tilewright.device import Device
     from tilewright.plan import Plan
+    from tilewright.problem import Problem
+    from tilewright.timing import Mode
 
 ORDINAL = 0  # the first GPU that CUDA_VISIBLE_DEVICES leaves
 
@@ -60,7 +62,12 @@ def run(
     answer = Answer(plan, reason)
     plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below
     if not reason:
-        _execute(answer, request.config_changes(config), num_sms, steady)
+        try:
+            _execute(answer, request.config_changes(config), num_sms, steady)
+        except (MemoryError, RuntimeError) as error:
+            if not _ran_out_of_memory(error):
+                raise
+            raise _too_large(problem) from error
     if as_json:
         terminal.print_json(_document(answer))
     else:
@@ -72,15 +79,15 @@ def run(
 def _target(name: str | None) -> tuple[Device, str]:
     """The device to plan for, and why nothing can be executed on it; no reason means that it is present and served."""
     from tilewright.backends.cuda import backend  # the driver bindings, which --help does not need
-    from tilewright.calls import check_supported
     from tilewright.errors import DriverError, UnsupportedError
+    from tilewright.plan import check_supported
 
     preset = request.preset(name)
     if name is not None:
         return preset, f"--device plans for {preset.name}; leave it out to run on the GPU that is present"
     try:
         present = backend().device(ORDINAL)
-        check_supported(present.name, present.sm)
+        check_supported(present)
     except (DriverError, UnsupportedError) as error:  # another way is taken: compile for the preset, say why
         return preset, str(error)
     return present, ""
@@ -104,15 +111,30 @@ def _execute(answer: Answer, changes: dict[str, int | str], num_sms: int | None,
         return
     from tilewright.bench.compare import compare  # torch itself
 
-    modes = ("burst", "interleaved", "steady") if steady else ("burst", "interleaved")
+    modes: tuple[Mode, ...] = ("burst", "interleaved", "steady") if steady else ("burst", "interleaved")
     terminal.note(f"timing against cuBLAS ({', '.join(modes)}) ...")
-    answer.times = compare(problem, modes=modes, config=changes or None, num_sms=num_sms)
+    answer.times = compare(problem, modes=modes, configs=(changes or None,), num_sms=num_sms)
+
+
+def _ran_out_of_memory(error: Exception) -> bool:
+    """By name: torch's class is known only where torch may be imported."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def _too_large(problem: Problem) -> Exception:
+    from tilewright.errors import UnsupportedError  # see _target()
+
+    return UnsupportedError(
+        asked=f"running {problem}",
+        rule=f"operands of {terminal.bytes_text(problem.min_bytes)} and their float64 reference do not fit in memory",
+        works="give smaller sizes, or --device to compile only",
+    )
 
 
 def _print(answer: Answer) -> None:
     typer.echo(str(answer.plan.explain()))
     typer.echo("")
-    terminal.print_facts("Resources", resource_facts(answer.plan.binary))
+    terminal.print_facts(resource_facts(answer.plan.binary))
     typer.echo("")
     if answer.reason:
         typer.secho(f"compiled; nothing was executed: {answer.reason}", fg=typer.colors.YELLOW)
@@ -120,7 +142,7 @@ def _print(answer: Answer) -> None:
     for name, check in answer.checks.items():
         typer.secho(f"{name}: {check}", fg=typer.colors.GREEN if check.ok else typer.colors.RED)
     if answer.times:
-        terminal.print_table("", TIME_COLUMNS, [_time_cells(row, answer.plan.problem.flops) for row in answer.times])
+        terminal.print_table("", TIME_COLUMNS, [_time_cells(row) for row in answer.times])
     if answer.untimed:
         typer.secho(f"not timed: {answer.untimed}", fg=typer.colors.YELLOW)
 
@@ -128,15 +150,15 @@ def _print(answer: Answer) -> None:
 TIME_COLUMNS = ("time", "who", "us", "spread", "TFLOPS", "over cuBLAS", "W", "MHz")
 
 
-def _time_cells(row: dict[str, Any], flops: int) -> tuple[str, ...]:
-    """One row of timing.Timing.rows() as cells."""
+def _time_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """One row of bench.compare as cells."""
     ratio, watts, clock = row["ratio"], row["watts"], row["clock_mhz"]
     return (
         row["mode"],
         row["candidate"],
         f"{row['median_us']:.1f}",
         f"{row['spread']:.1%}",
-        f"{flops / row['median_us'] / 1e6:.0f}",
+        f"{row['rate_tflops']:.0f}",
         "" if ratio is None else f"{ratio:.3f}",
         "" if watts is None else f"{watts:.0f}",
         "" if clock is None else f"{clock:.0f}",

@@ -37,7 +37,7 @@ def show(
     k: request.K,
     what: Annotated[What, typer.Option("--what", help="The layer to show.")] = What.explain,
     instructions: Annotated[
-        bool, typer.Option("--instructions", help="With --what sass: how often each opcode occurs, in place of the text.")
+        bool, typer.Option("--instructions", help="With --what sass: a table of opcodes in place of the text.")
     ] = False,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
@@ -48,7 +48,9 @@ def show(
 ) -> None:
     """Print the source, PTX, SASS, resources, config or explanation of the kernel for one product."""
     if instructions and what is not What.sass:
-        raise typer.BadParameter(f"it counts opcodes of SASS, not of {what.value}; add --what sass", param_hint="--instructions")
+        raise typer.BadParameter(
+            f"it counts opcodes of SASS, not of {what.value}; add --what sass", param_hint="--instructions"
+        )
     plan = request.plan(
         request.problem(m, n, k, dtype, out_dtype, b_major), request.preset(device), config=config, num_sms=num_sms
     )
@@ -66,7 +68,7 @@ def show(
         case What.sass:
             _show_sass(plan, instructions)
         case What.resources:
-            terminal.print_facts("", resource_facts(plan.binary))
+            terminal.print_facts(resource_facts(plan.binary))
 
 
 def config_words(plan: Plan) -> list[str]:
@@ -113,7 +115,7 @@ def resource_facts(binary: Binary) -> list[tuple[str, str]]:
         ("barriers", f"{found.barriers}"),
         ("warnings", "; ".join(binary.warnings) or "none (no serialised wgmma)"),
         ("cubin", f"{terminal.bytes_text(len(binary.cubin))} for {binary.arch}, {binary.compiler}"),
-        ("compiled", "in the cache" if binary.from_cache else f"in {binary.compile_seconds:.2f} s"),
+        ("compiled", "earlier; read from a cache" if binary.from_cache else f"in {binary.compile_seconds:.2f} s"),
     ]
 
 

@@ -90,16 +90,11 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console().print(table)
 
 
-def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Names and values, one a line, without a frame."""
-    from rich.table import Table  # see console()
-
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False)
-    table.add_column("name", style="cyan", no_wrap=True)
-    table.add_column("value", overflow="fold")
+    width = max(len(name) for name, _ in facts)
     for name, value in facts:
-        table.add_row(name, value)
-    console().print(table)
+        typer.echo(f"{name:<{width}}  {value}")
 
 
 def print_json(value: Any) -> None:

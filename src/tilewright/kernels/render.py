@@ -140,6 +140,9 @@ def _closure(unit: str, headers: Mapping[str, str]) -> set[str]:
 
 
 def _slug(problem: Problem, config: Config) -> str:
-    """A name that a profiler or a cache listing can show."""
-    types = f"{problem.dtype}_{problem.out_dtype}_{'tn' if problem.b_major == 'k' else 'nn'}"
-    return f"{types}_{str(config).replace(' ', '_')}"
+    """A name that a profiler or a cache listing can show, of what is compiled in: the order's group is not."""
+    layout = "tn" if problem.b_major == "k" else "nn"
+    return (
+        f"{problem.dtype}_{problem.out_dtype}_{layout}_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
+        f"_w{config.consumers}_c{config.cluster_m}_{config.schedule}_o{config.store_slots}"
+    )

@@ -1,0 +1,220 @@
+"""matmul(a, b) and plan(a, b): the doors through which arrays come in.
+
+Knows which plan serves which arrays and owns all plans of the process; what a plan is, plan.py knows, and how a call
+runs, calls.py.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, overload
+
+from tilewright import device as devices
+from tilewright import dtypes
+from tilewright.arrays.registry import common_adapter
+from tilewright.backends.base import Backend
+from tilewright.calls import BoundPlan, Ledger, Runner, views_of
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.dtypes import DType
+from tilewright.errors import UnsupportedError
+from tilewright.layout import problem_of
+from tilewright.plan import ConfigChanges, Plan, plan_problem
+from tilewright.problem import Problem
+from tilewright.tensor import View
+
+MAX_CHOICES = 64  # configs and SM counts that callers name themselves, each with plans of its own
+
+
+class _Products(Runner):
+    """All products with one choice of config and num_sms, each layout with a plan that is made when it is first met."""
+
+    def __init__(self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None) -> None:
+        super().__init__(owner.backend)
+        self._owner = owner
+        self._config = config
+        self._num_sms = num_sms
+
+    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
+        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms)
+        return plan.bind(a.location.ordinal)
+
+
+class Dispatcher:
+    """The plans of one backend. The process has one on the CUDA driver; a test makes its own on whatever it likes.
+
+    `make_backend` is called at the first product, never before.
+    """
+
+    def __init__(self, make_backend: Callable[[], Backend]) -> None:
+        self._make_backend = make_backend
+        self._live: Backend | None = None
+        self._ledger = Ledger()
+        self._chosen: dict[Hashable, _Products] = {}
+        self._products = _Products(self, None, None)
+        self._lock = threading.Lock()
+
+    def matmul(
+        self,
+        a: Any,
+        b: Any,
+        out: Any | None = None,
+        *,
+        config: ConfigChanges | None = None,
+        num_sms: int | None = None,
+    ) -> Any:
+        """The matrix product a x b, as torch.matmul on 2-D arrays; enqueued on the current stream of their device.
+
+        `config` is a Config, or changes by field name to the one that the model chooses; `num_sms` leaves the other SMs
+        free for something else.
+        Shapes: a (m, k) with k contiguous; b (k, n) with k contiguous (a weight's w.t()) or n contiguous; out (m, n)
+        with n contiguous, in the inputs' dtype or fp32. a, b and their rows start at multiples of 16 bytes.
+        Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
+        that cannot run, with every reason. All before any launch.
+        Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.
+        """
+        if config is None and num_sms is None:
+            return self._products.run(a, b, out)
+        return self._products_of(config, num_sms).run(a, b, out)
+
+    @overload
+    def plan(
+        self,
+        a: Problem,
+        b: None = None,
+        out: None = None,
+        *,
+        device: str | Device = "h200",
+        config: ConfigChanges | None = None,
+        num_sms: int | None = None,
+    ) -> Plan: ...
+    @overload
+    def plan(
+        self,
+        a: Any,
+        b: Any,
+        out: Any | None = None,
+        *,
+        out_dtype: str | DType | None = None,
+        config: ConfigChanges | None = None,
+        num_sms: int | None = None,
+    ) -> Plan: ...
+    def plan(
+        self,
+        a: Any,
+        b: Any = None,
+        out: Any | None = None,
+        *,
+        out_dtype: str | DType | None = None,
+        device: str | Device | None = None,
+        config: ConfigChanges | None = None,
+        num_sms: int | None = None,
+    ) -> Plan:
+        """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
+
+        `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config` and `num_sms` are
+        those of matmul().
+        Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
+        Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
+        """
+        if isinstance(a, Problem):
+            if b is not None or out is not None or out_dtype is not None:
+                raise UnsupportedError(
+                    asked="a plan of a Problem with b, out or out_dtype",
+                    rule="a Problem holds all of them",
+                    works="pass plan(problem, device=...) or plan(a, b, out)",
+                )
+            where = devices.preset(device) if isinstance(device, str) else device or devices.preset("h200")
+            return plan_problem(a, where, backend=self.backend, ledger=self._ledger, config=config, num_sms=num_sms)
+        if device is not None:
+            raise UnsupportedError(
+                asked=f"a plan of arrays for {device}",
+                rule="arrays are planned for the device that holds them",
+                works="leave device out, or pass a Problem",
+            )
+        views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
+        wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
+        return self.plan_views(*views, wanted, config, num_sms)
+
+    def plan_views(
+        self,
+        a: View,
+        b: View,
+        out: View | None,
+        out_dtype: DType | None,
+        config: ConfigChanges | None,
+        num_sms: int | None,
+    ) -> Plan:
+        """The plan for arrays of this layout on the device that holds them."""
+        problem = problem_of(a, b, out, out_dtype)
+        device = self.backend().device(a.location.ordinal)
+        return plan_problem(problem, device, backend=self.backend, ledger=self._ledger, config=config, num_sms=num_sms)
+
+    def backend(self) -> Backend:
+        """The backend, made on first use.
+
+        Raises: DriverError, UnsupportedError: what keeps the machine from running anything.
+        """
+        if self._live is None:
+            self._live = self._make_backend()
+        return self._live
+
+    def clear(self) -> None:
+        """Drop every plan that matmul remembers, and every kernel and context; later calls make them anew.
+
+        Not while another thread is inside matmul or run: it may be launching what this unloads.
+        """
+        self._products.forget()
+        self._chosen.clear()
+        self._ledger.drop_handles()
+        if self._live is not None:
+            self._live.clear()
+
+    def forget_after_fork(self) -> None:
+        """In a forked child: its parent's handles mean nothing here, and nobody is left to release a lock."""
+        self._lock = threading.Lock()
+        self._live = None
+        self._products.forget()
+        self._chosen.clear()
+        self._ledger.renew_locks()
+        self._ledger.drop_handles()
+
+    def _products_of(self, config: ConfigChanges | None, num_sms: int | None) -> _Products:
+        """The plans of a choice that the caller named."""
+        choice = (_named_values(config), type(num_sms), num_sms)
+        try:
+            found = self._chosen.get(choice)
+        except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
+            return _Products(self, config, num_sms)
+        if found is None:
+            with self._lock:
+                if len(self._chosen) >= MAX_CHOICES:
+                    self._chosen.clear()
+                found = self._chosen.setdefault(choice, _Products(self, config, num_sms))
+        return found
+
+
+def _named_values(config: ConfigChanges | None) -> Hashable:
+    """A key for the config. With the values' types: True and 1 are equal and not equally legal."""
+    if config is None:
+        return None
+    if isinstance(config, Config):
+        values = tuple(getattr(config, name) for name in Config.__dataclass_fields__)
+        return Config, values, tuple(map(type, values))
+    return tuple((name, type(value), value) for name, value in config.items())
+
+
+def _cuda_backend() -> Backend:
+    from tilewright.backends import cuda  # here: planning and refusing must work on a machine without the bindings
+
+    return cuda.backend()
+
+
+_process = Dispatcher(_cuda_backend)
+os.register_at_fork(after_in_child=_process.forget_after_fork)
+
+matmul = _process.matmul
+plan = _process.plan
+clear = _process.clear

@@ -1,0 +1,222 @@
+"""Arithmetic of PTX with one rounding: sums, products, fused multiply-add, quotients, roots, extremes, approximations.
+
+Works on values as numerics.py defines them. Knows nothing of registers, opcodes or memory. NaN results are the
+format's canonical NaN; `ftz` takes float32 subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN
+to 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tilewright.emulator.numerics import (
+    NAN32,
+    NAN64,
+    Array,
+    canonical,
+    decode,
+    directed_sum64,
+    encode,
+    flush,
+    odd_sum,
+    to_odd,
+    two_sum,
+)
+
+# How far the hardware's approximation may lie from ours. Source: PTX ISA, the precision paragraph of each
+# instruction. Units: ulps of the result's format, but sin, cos and lg2 (near 1): absolute; tanh: relative.
+APPROX_ULPS: dict[str, float] = {
+    "ex2": 2.0,
+    "rcp": 1.0,
+    "rsqrt": 2.0,
+    "sqrt": 2.0,
+    "div": 2.0,
+    "lg2": 2.0**-22,
+    "sin": 2.0**-20,
+    "cos": 2.0**-20,
+    "tanh": 2.0**-10.9,
+}
+
+
+def add(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
+    """a + b."""
+    return _finish(fmt, _exact_sum, (a, b), mode, ftz, sat, False)
+
+
+def sub(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
+    """a - b."""
+    return _finish(fmt, _exact_sum, (a, -np.asarray(b)), mode, ftz, sat, False)
+
+
+def mul(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
+    """a x b."""
+    return _finish(fmt, _exact_product, (a, b), mode, ftz, sat, False)
+
+
+def fma(
+    fmt: str,
+    a: Array,
+    b: Array,
+    c: Array,
+    mode: str = "rn",
+    *,
+    ftz: bool = False,
+    sat: bool = False,
+    relu: bool = False,
+) -> Array:
+    """a x b + c, rounded once."""
+    return _finish(fmt, _exact_fma, (a, b, c), mode, ftz, sat, relu)
+
+
+def div(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
+    """a / b. f64: nearest only."""
+    return _finish(fmt, _exact_quotient, (a, b), mode, ftz, sat, False)
+
+
+def sqrt(fmt: str, a: Array, mode: str = "rn", *, ftz: bool = False) -> Array:
+    """The square root of a. f64: nearest only."""
+    return _finish(fmt, _exact_root, (a,), mode, ftz, False, False)
+
+
+def _finish(
+    fmt: str, exact: Callable[..., Array], operands: tuple[Array, ...], mode: str, ftz: bool, sat: bool, relu: bool
+) -> Array:
+    """The operation on float64 copies, rounded to odd, then once to the format."""
+    inputs = [flush(np.asarray(o)) if ftz else np.asarray(o) for o in operands]
+    with np.errstate(all="ignore"):
+        if fmt == "f64":
+            result = exact(*inputs, mode, False)
+        else:
+            wide = exact(*(i.astype(np.float64) for i in inputs), mode, True)
+            result = decode(fmt, encode(fmt, wide, mode, relu=relu, ftz=ftz))
+    result = canonical(fmt, result)
+    if sat:
+        result = np.where(result > 0, np.minimum(result, 1), result.dtype.type(0))
+    return result
+
+
+# Each of these gives the exact result rounded to odd, or to float64 in the mode.
+
+
+def _exact_sum(a: Array, b: Array, mode: str, odd: bool) -> Array:
+    return odd_sum(a, b, mode) if odd else directed_sum64(a, b, mode)
+
+
+def _exact_product(a: Array, b: Array, mode: str, odd: bool) -> Array:
+    if odd or mode == "rn":
+        return a * b  # of two 24-bit numbers: exact in 53 bits
+    high, low = _two_product(a, b)
+    return np.where(np.isfinite(high), directed_sum64(high, low, mode), high)
+
+
+def _exact_fma(a: Array, b: Array, c: Array, mode: str, odd: bool) -> Array:
+    if odd:
+        return odd_sum(a * b, c, mode)
+    high, low = _two_product(a, b)
+    sum_low, error_low = two_sum(c, low)
+    sum_high, error_high = two_sum(high, sum_low)
+    rounded = directed_sum64(sum_high, odd_sum(error_high, error_low), mode)
+    plain = a * b + c
+    return np.where(np.isfinite(plain) & np.isfinite(rounded), rounded, plain)
+
+
+def _exact_quotient(a: Array, b: Array, mode: str, odd: bool) -> Array:
+    quotient = a / b
+    if not odd:
+        return quotient
+    high, low = _split(quotient)
+    return to_odd(quotient, ((a - high * b) - low * b) * np.sign(b))
+
+
+def _exact_root(a: Array, mode: str, odd: bool) -> Array:
+    root = np.sqrt(a)
+    if not odd:
+        return root
+    high, low = _split(root)
+    return to_odd(root, ((a - high * high) - 2 * high * low) - low * low)
+
+
+def _split(a: Array) -> tuple[Array, Array]:
+    """26 high bits and the rest. Source: Veltkamp, in Dekker, Numerische Mathematik 18 (1971)."""
+    scaled = a * 134217729.0
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """(p, e): p the nearest to a x b, p + e exactly a x b, short of overflow and underflow."""
+    p = a * b
+    a_high, a_low = _split(a)
+    b_high, b_low = _split(b)
+    return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def minimum(
+    fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False
+) -> Array:
+    """The smaller; -0 is below +0. One NaN loses to a number, or with `nan` (.NaN) makes the result NaN.
+
+    `xorsign_abs`: compares magnitudes and gives the result the product's sign. Source: PTX ISA, min.
+    """
+    return _extreme(fmt, a, b, ftz, nan, xorsign_abs, -1)
+
+
+def maximum(
+    fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False
+) -> Array:
+    """The larger; otherwise as minimum."""
+    return _extreme(fmt, a, b, ftz, nan, xorsign_abs, 1)
+
+
+def _extreme(fmt: str, a: Array, b: Array, ftz: bool, nan: bool, xorsign_abs: bool, side: int) -> Array:
+    if ftz:
+        a, b = flush(np.asarray(a)), flush(np.asarray(b))
+    sign = np.signbit(a) ^ np.signbit(b)
+    if xorsign_abs:
+        a, b = np.abs(a), np.abs(b)
+    with np.errstate(invalid="ignore"):
+        takes_a = (a > b) if side > 0 else (a < b)
+        tie = (a == b) & (np.signbit(b) if side > 0 else np.signbit(a))
+    result = np.where(takes_a | tie | np.isnan(b), a, b)
+    if nan:
+        result = np.where(np.isnan(a) | np.isnan(b), NAN64 if fmt == "f64" else NAN32, result)
+    if xorsign_abs:
+        result = np.where(np.isnan(result), result, np.where(sign, -result, result))
+    return canonical(fmt, result)
+
+
+# -- approximations: float64 rounded once ------------------------------------------------------------------------------
+
+
+def _approximation(function: Callable[[Array], Array]) -> Callable[..., Array]:
+    def approximate(a: Array, ftz: bool = False, fmt: str = "f32") -> Array:
+        values = flush(np.asarray(a)) if ftz else np.asarray(a)
+        with np.errstate(all="ignore"):
+            return canonical(fmt, decode(fmt, encode(fmt, function(values.astype(np.float64)), "rn", ftz=ftz)))
+
+    return approximate
+
+
+ex2_approx = _approximation(np.exp2)
+lg2_approx = _approximation(np.log2)
+rcp_approx = _approximation(lambda a: np.divide(1.0, a))
+rsqrt_approx = _approximation(lambda a: np.divide(1.0, np.sqrt(a)))
+sqrt_approx = _approximation(np.sqrt)
+sin_approx = _approximation(np.sin)
+cos_approx = _approximation(np.cos)
+tanh_approx = _approximation(np.tanh)
+
+
+def div_approx(a: Array, b: Array, ftz: bool = False) -> Array:
+    """div.approx.f32 and div.full.f32: divisors of 2^126 and more give 0. Source: PTX ISA, div.
+
+    div.full has no such limit; it is served by `div`.
+    """
+    a, b = (flush(np.asarray(a)), flush(np.asarray(b))) if ftz else (np.asarray(a), np.asarray(b))
+    with np.errstate(all="ignore"):
+        quotient = a.astype(np.float64) / b.astype(np.float64)
+        huge = np.isfinite(a) & (np.abs(b) > 2.0**126) & np.isfinite(b)
+        quotient = np.where(huge, np.copysign(0.0, quotient), quotient)
+        return canonical("f32", decode("f32", encode("f32", quotient, ftz=ftz)))

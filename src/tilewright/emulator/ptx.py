@@ -1,0 +1,566 @@
+"""PTX text -> instructions with resolved registers, labels and source lines. Knows the grammar, no instruction's meaning.
+
+Scopes nest, each with its own registers and labels (inline asm repeats label names). Lines of -lineinfo are kept for
+each instruction, from the innermost call outwards.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+
+from tilewright.emulator.events import Site
+from tilewright.errors import EmulationError
+
+# Bytes of a type. Predicates live in one byte.
+TYPE_BYTES: dict[str, int] = {
+    "pred": 1, "b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2,
+    "b32": 4, "u32": 4, "s32": 4, "f32": 4, "f16x2": 4, "bf16x2": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8, "b128": 16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Reg:
+    """A register of the entry: its place in the register file, and the type it was declared with."""
+
+    index: int
+    type: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Imm:
+    """A literal. `value` is an int, or a float for a literal with a point; `bits` is set for 0f... and 0d... literals."""
+
+    value: int | float
+    bits: int = 0
+
+
+@dataclass(frozen=True)
+class Name:
+    """A variable, a parameter, a label or a special register (starts with %)."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Vec:
+    """{a, b, ...}."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Mem:
+    """[base + offset], and for tensors [base, {x, y, ...}]."""
+
+    base: Operand
+    offset: int = 0
+    coordinates: tuple[Operand, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """d|p: two destinations."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True)
+class Not:
+    """!p."""
+
+    operand: Operand
+
+
+Operand = Reg | Imm | Name | Vec | Mem | Pair | Not
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One statement. `guard` is the predicate of @p, with True for @!p beside it."""
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    guard: tuple[Reg, bool] | None
+    site: Site
+    scope: tuple[int, ...]  # of labels that its operands may name, innermost last
+
+
+@dataclass
+class Variable:
+    """A variable of the module or of an entry. `size` 0 and extern: dynamic shared memory."""
+
+    name: str
+    space: str
+    alignment: int
+    size: int
+    initial: bytes = b""
+
+
+@dataclass
+class Entry:
+    """One kernel: parameters as (name, offset, bytes, type), registers, instructions, and labels by (scope, name)."""
+
+    name: str
+    parameters: list[tuple[str, int, int, str]] = field(default_factory=list)
+    registers: list[Reg] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[tuple[int, str], int] = field(default_factory=dict)
+    variables: list[Variable] = field(default_factory=list)
+    max_threads: int = 0
+    parameter_bytes: int = 0
+
+    def label(self, name: str, scope: tuple[int, ...]) -> int | None:
+        """The index of the instruction that the label stands before."""
+        for number in reversed(scope):
+            if (found := self.labels.get((number, name))) is not None:
+                return found
+        return None
+
+
+@dataclass
+class Program:
+    """A module: its kernels, its variables, and its version and target as written."""
+
+    entries: dict[str, Entry]
+    variables: list[Variable]
+    version: str
+    target: str
+
+
+_TOKEN = re.compile(
+    r"""(?P<skip>[ \t\r]+|//[^\n]*|/\*.*?\*/)|(?P<newline>\n)
+    |(?P<string>"[^"\n]*")
+    |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)
+    |(?P<word>[%$_.A-Za-z](?:[\w$.%]|::)*)
+    |(?P<sign>[-+{}\[\](),;:@!|<>=~])""",
+    re.VERBOSE | re.DOTALL,
+)
+
+_LINE_DIRECTIVES = {".version", ".target", ".address_size", ".loc", ".file", ".maxntid", ".minnctapersm", ".reqntid",
+                    ".maxnreg", ".explicitcluster", ".reqnctapercluster", ".maxclusterrank", ".noreturn", ".pragma",
+                    ".maxnctapersm"}  # fmt: skip
+_SPACES = {".shared", ".global", ".const", ".local"}
+_VARIABLE_PREFIXES = {".extern", ".visible", ".weak", ".common"}
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def parse(text: str) -> Program:
+    """The module in the text.
+
+    Raises: EmulationError: text that is not PTX, with its line.
+    """
+    return _Parser(text).module()
+
+
+def _tokens(text: str) -> list[_Token]:
+    found: list[_Token] = []
+    line, position = 1, 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise EmulationError(f"unexpected character {text[position]!r}", rule="syntax", line=line)
+        kind, value = str(match.lastgroup), match.group()
+        if kind not in ("skip", "newline"):
+            found.append(_Token(kind, value, line))
+        line += value.count("\n")
+        position = match.end()
+    return found
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text_lines = text.split("\n")
+        self.tokens = _tokens(text)
+        self.at = 0
+        self.program = Program({}, [], "", "")
+        self.entry: Entry | None = None
+        self.scopes: list[dict[str, Reg]] = []
+        self.scope_numbers: list[int] = []
+        self.next_scope = 0
+        self.files: dict[int, str] = {}
+        self.chain: tuple[tuple[int, int], ...] = ()
+        self.inlined: dict[tuple[int, int, str], tuple[tuple[int, int], ...]] = {}
+        self.sites: list[tuple[Site, tuple[tuple[int, int], ...]]] = []
+
+    # -- tokens ---------------------------------------------------------------------------------------------------
+
+    def peek(self) -> str:
+        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
+
+    def take(self, expected: str = "") -> str:
+        if self.at >= len(self.tokens):
+            last = self.tokens[-1].line if self.tokens else 1
+            raise EmulationError(f"the text ends where {expected or 'more'} was expected", rule="syntax", line=last)
+        token = self.tokens[self.at]
+        if expected and token.text != expected:
+            raise self.error(f"expected {expected!r}, found {token.text!r}")
+        self.at += 1
+        return token.text
+
+    def error(self, message: str) -> EmulationError:
+        line = self.tokens[min(self.at, len(self.tokens) - 1)].line if self.tokens else 1
+        return EmulationError(message, rule="syntax", line=line)
+
+    def line_rest(self) -> list[str]:
+        """The tokens left on the line of the last one taken."""
+        line = self.tokens[self.at - 1].line
+        found = []
+        while self.at < len(self.tokens) and self.tokens[self.at].line == line and self.peek() not in ("{", "}"):
+            found.append(self.take())
+        return found
+
+    def skip_braces(self) -> None:
+        depth = 0
+        while True:
+            depth += {"{": 1, "}": -1}.get(self.take(), 0)
+            if depth == 0:
+                return
+
+    def integer(self) -> int:
+        sign = -1 if self.peek() == "-" else 1
+        if self.peek() in ("-", "+"):
+            self.take()
+        word = self.take().rstrip("U")
+        try:
+            return sign * int(word, 0) if not re.fullmatch(r"0\d+", word) else sign * int(word, 8)
+        except ValueError:
+            self.at -= 1
+            raise self.error(f"expected a whole number, found {word!r}") from None
+
+    # -- module ---------------------------------------------------------------------------------------------------
+
+    def module(self) -> Program:
+        while self.at < len(self.tokens):
+            word = self.peek()
+            if word == ".section":
+                while self.peek() != "{":
+                    self.take()
+                self.skip_braces()
+            elif word in (".visible", ".weak", ".extern", ".entry", ".func"):
+                self.declaration()
+            elif word in _SPACES:
+                self.variable([], self.program.variables)
+            elif word in _LINE_DIRECTIVES:
+                self.directive()
+            else:
+                raise self.error(f"{word!r} cannot stand at the level of the module")
+        for site, chain in self.sites:
+            named = tuple(f"{self.files.get(number, number)}:{line}" for number, line in chain if line)
+            object.__setattr__(site, "source_chain", named)
+        return self.program
+
+    def declaration(self) -> None:
+        prefixes = []
+        while self.peek() in _VARIABLE_PREFIXES:
+            prefixes.append(self.take())
+        if self.peek() == ".entry":
+            self.take()
+            self.read_entry()
+        elif self.peek() == ".func":  # a call to it is refused where it stands
+            while self.peek() not in ("{", ";"):
+                self.take()
+            if self.peek() == "{":
+                self.skip_braces()
+            else:
+                self.take()
+        else:
+            self.variable(prefixes, self.program.variables)
+
+    def directive(self) -> None:
+        word = self.take()
+        rest = self.line_rest()
+        if word == ".version":
+            self.program.version = "".join(rest)
+        elif word == ".target":
+            self.program.target = "".join(rest)
+        elif word == ".file" and len(rest) >= 2:
+            self.files[int(rest[0])] = re.split(r"[/\\]", rest[1].strip('"'))[-1]
+        elif word == ".loc":
+            self.location(rest)
+        elif word in (".maxntid", ".reqntid") and self.entry is not None:
+            total = 1
+            for part in rest:
+                if part.isdigit():
+                    total *= int(part)
+            self.entry.max_threads = total
+
+    def location(self, rest: list[str]) -> None:
+        """.loc file line column [, function_name label, inlined_at file line column]: the chain of lines from here on."""
+        place = (int(rest[0]), int(rest[1]))
+        if "inlined_at" in rest:
+            at = rest.index("inlined_at")
+            outer = (int(rest[at + 1]), int(rest[at + 2]))
+            key = (*outer, "")
+            self.chain = (place, *self.inlined.get(key, (outer,)))
+        else:
+            self.chain = (place,)
+        self.inlined[(*place, "")] = self.chain
+
+    def variable(self, prefixes: list[str], into: list[Variable]) -> None:
+        """.space [.align n] .type name [size] [= values] ;"""
+        space = self.take()[1:]
+        alignment = 0
+        kind = ""
+        while self.peek().startswith("."):
+            word = self.take()
+            if word == ".align":
+                alignment = self.integer()
+            elif word[1:] in TYPE_BYTES:
+                kind = word[1:]
+            elif word not in (".attribute", ".managed"):
+                raise self.error(f"{word!r} is not in the table of variable attributes")
+        if not kind:
+            raise self.error("a variable without a type")
+        while True:
+            name = self.take()
+            count, sized = 1, True
+            while self.peek() == "[":
+                self.take()
+                if self.peek() == "]":
+                    sized = False
+                else:
+                    count *= self.integer()
+                self.take("]")
+            initial = b""
+            if self.peek() == "=":
+                self.take()
+                initial, number = self.initializer(kind)
+                count, sized = max(count, number), True
+            size = TYPE_BYTES[kind] * count if sized else 0
+            into.append(Variable(name, space, alignment or TYPE_BYTES[kind], size, initial))
+            if self.take() == ";":
+                return
+
+    def initializer(self, kind: str) -> tuple[bytes, int]:
+        values: list[int | float] = []
+        depth = 0
+        while True:
+            word = self.peek()
+            if word == "{":
+                depth += 1
+                self.take()
+            elif word == "}":
+                depth -= 1
+                self.take()
+            elif word == ",":
+                self.take()
+            else:
+                operand = self.number()
+                values.append(operand.value if not operand.bits else operand.value)
+            if depth == 0:
+                break
+        size = TYPE_BYTES[kind]
+        raw = b"".join(_literal_bytes(value, kind, size) for value in values)
+        return raw, len(values)
+
+    def number(self) -> Imm:
+        sign = 1
+        while self.peek() in ("-", "+"):
+            sign = -sign if self.take() == "-" else sign
+        token = self.tokens[self.at] if self.at < len(self.tokens) else None
+        if token is None or token.kind != "number":
+            raise self.error(f"expected a number, found {self.peek()!r}")
+        word = token.text
+        if word[:2] in ("0f", "0F"):
+            self.take()
+            value = struct.unpack(">f", bytes.fromhex(word[2:]))[0]
+            return Imm(sign * value if sign < 0 else value, int(word[2:], 16) ^ (0x80000000 if sign < 0 else 0))
+        if word[:2] in ("0d", "0D"):
+            self.take()
+            value = struct.unpack(">d", bytes.fromhex(word[2:]))[0]
+            return Imm(sign * value if sign < 0 else value, int(word[2:], 16) ^ ((1 << 63) if sign < 0 else 0))
+        if "." in word:
+            self.take()
+            return Imm(sign * float(word))
+        return Imm(sign * self.integer())
+
+    # -- entries --------------------------------------------------------------------------------------------------
+
+    def read_entry(self) -> None:
+        entry = self.entry = Entry(self.take())
+        if self.peek() == "(":
+            self.take()
+            while self.peek() != ")":
+                self.parameter(entry)
+                if self.peek() == ",":
+                    self.take()
+            self.take(")")
+        while self.peek() != "{":
+            if self.peek() not in _LINE_DIRECTIVES:
+                raise self.error(f"{self.peek()!r} is not in the table of entry directives")
+            self.directive()
+        self.program.entries[entry.name] = entry
+        self.body(entry)
+        self.entry = None
+
+    def parameter(self, entry: Entry) -> None:
+        self.take(".param")
+        alignment, kind = 0, ""
+        while self.peek().startswith("."):
+            word = self.take()
+            if word == ".align":
+                alignment = self.integer()
+            elif word[1:] in TYPE_BYTES:
+                kind = word[1:]
+            elif word not in (".ptr", ".global", ".shared", ".const", ".local"):
+                raise self.error(f"{word!r} is not in the table of parameter attributes")
+        name, count = self.take(), 1
+        if self.peek() == "[":
+            self.take()
+            count = self.integer()
+            self.take("]")
+        size = TYPE_BYTES[kind] * count
+        alignment = alignment if count > 1 or kind == "b8" else TYPE_BYTES[kind]
+        offset = -(-entry.parameter_bytes // max(alignment, 1)) * max(alignment, 1)
+        entry.parameters.append((name, offset, size, kind))
+        entry.parameter_bytes = offset + size
+
+    def body(self, entry: Entry) -> None:
+        depth = 0
+        while True:
+            word = self.peek()
+            if word == "{":
+                self.take()
+                depth += 1
+                self.scopes.append({})
+                self.scope_numbers.append(self.next_scope)
+                self.next_scope += 1
+            elif word == "}":
+                self.take()
+                depth -= 1
+                self.scopes.pop()
+                self.scope_numbers.pop()
+                if depth == 0:
+                    return
+            elif word == ";":
+                self.take()
+            elif word == ".reg":
+                self.registers(entry)
+            elif word in _SPACES:
+                self.variable([], entry.variables)
+            elif word in _LINE_DIRECTIVES:
+                if word == ".pragma":
+                    while self.take() != ";":
+                        pass
+                else:
+                    self.directive()
+            elif self.at + 1 < len(self.tokens) and self.tokens[self.at + 1].text == ":":
+                name = self.take()
+                self.take(":")
+                key = (self.scope_numbers[-1], name)
+                if key in entry.labels:
+                    raise self.error(f"label {name} is there twice in one scope")
+                entry.labels[key] = len(entry.instructions)
+            else:
+                entry.instructions.append(self.instruction())
+
+    def registers(self, entry: Entry) -> None:
+        self.take(".reg")
+        kind = self.take()[1:]
+        if kind not in TYPE_BYTES:
+            raise self.error(f"registers of type {kind!r} are not in the table")
+        while True:
+            name = self.take()
+            names = [name]
+            if self.peek() == "<":
+                self.take()
+                count = self.integer()
+                self.take(">")
+                names = [f"{name}{i}" for i in range(count)]
+            for each in names:
+                reg = Reg(len(entry.registers), kind, each)
+                entry.registers.append(reg)
+                self.scopes[-1][each] = reg
+            if self.take() == ";":
+                return
+
+    def instruction(self) -> Instruction:
+        line = self.tokens[self.at].line
+        guard = None
+        if self.peek() == "@":
+            self.take()
+            negated = self.peek() == "!"
+            if negated:
+                self.take()
+            reg = self.operand()
+            if not isinstance(reg, Reg):
+                raise self.error("a guard must be a predicate register")
+            guard = (reg, negated)
+        opcode = self.take()
+        operands: list[Operand] = []
+        while self.peek() != ";":
+            operands.append(self.operand())
+            if self.peek() == ",":
+                self.take()
+            elif self.peek() != ";":
+                raise self.error(f"unexpected {self.peek()!r} in the operands of {opcode}")
+        self.take(";")
+        site = Site(line, opcode, self.text_lines[line - 1].strip()[:200])
+        self.sites.append((site, self.chain))
+        return Instruction(opcode, tuple(operands), guard, site, tuple(self.scope_numbers))
+
+    def operand(self) -> Operand:
+        word = self.peek()
+        if word == "!":
+            self.take()
+            return Not(self.operand())
+        if word == "{":
+            self.take()
+            items = []
+            while self.peek() != "}":
+                items.append(self.operand())
+                if self.peek() == ",":
+                    self.take()
+            self.take("}")
+            return Vec(tuple(items))
+        if word == "[":
+            return self.memory()
+        if word in ("-", "+") or (self.at < len(self.tokens) and self.tokens[self.at].kind == "number"):
+            return self.number()
+        first = self.named(self.take())
+        if self.peek() == "|":
+            self.take()
+            return Pair(first, self.operand())
+        return first
+
+    def memory(self) -> Operand:
+        self.take("[")
+        base = self.operand()
+        offset = 0
+        coordinates: tuple[Operand, ...] | None = None
+        if self.peek() in ("+", "-"):
+            sign = 1 if self.take() == "+" else -1
+            offset = sign * self.integer()
+        if self.peek() == ",":
+            self.take()
+            vector = self.operand()
+            coordinates = vector.items if isinstance(vector, Vec) else (vector,)
+        self.take("]")
+        return Mem(base, offset, coordinates)
+
+    def named(self, word: str) -> Operand:
+        for scope in reversed(self.scopes):
+            if (found := scope.get(word)) is not None:
+                return found
+        if not re.match(r"[%$_A-Za-z]", word):
+            self.at -= 1
+            raise self.error(f"unexpected {word!r} where an operand was expected")
+        return Name(word)
+
+
+def _literal_bytes(value: int | float, kind: str, size: int) -> bytes:
+    if kind == "f32":
+        return struct.pack("<f", value)
+    if kind == "f64":
+        return struct.pack("<d", value)
+    return (int(value) % (1 << (8 * size))).to_bytes(size, "little")

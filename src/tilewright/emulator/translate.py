@@ -1,0 +1,491 @@
+"""Instructions -> basic blocks -> Python source of NumPy functions, one block a function. Knows no instruction by name.
+
+A block runs for all threads of a vector at once. It exists twice: for the whole vector, and for a part of it (a
+divergent path), where registers are read and written through a selection. Register values are arrays that nobody
+writes into: a partial write makes a new array. A block loads a register when it first needs it and writes back only
+those that another block may read.
+
+A block returns the index of the next block, PARKED when its threads wait, or (predicate, taken, not taken).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.emulator.events import Site, error_facts
+from tilewright.emulator.isa import bulk, memory, scalar, sync, tensor
+from tilewright.emulator.isa.table import Aligned, Form, Modifiers, Table
+from tilewright.emulator.ptx import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Pair, Program, Reg, Vec, parse
+from tilewright.emulator.values import DTYPES, PARKED, STORAGE, blend
+from tilewright.errors import EmulationError
+
+TABLE = Table([*scalar.FORMS, *memory.FORMS, *sync.FORMS, *tensor.FORMS, *bulk.FORMS])
+
+BlockFunction = Callable[[Any, list[Any], Any, int], Any]
+
+
+@dataclass(eq=False)
+class Item:
+    """One step of a block: an instruction of the table, or a branch to an item (form None)."""
+
+    instruction: Instruction
+    form: Form | None
+    modifiers: Modifiers
+    guard: tuple[Reg, bool] | None = None
+    target: int = -1
+
+
+@dataclass(eq=False)
+class Block:
+    """Items that run as one. `next` is the block that follows in the text."""
+
+    index: int
+    items: list[Item]
+    aligned: Aligned
+    exposed: frozenset[int] = frozenset()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def site(self) -> Site:
+        return self.items[0].instruction.site
+
+
+class Kernel:
+    """One entry in blocks. Functions of blocks are made when first needed, for each width of vector."""
+
+    def __init__(self, program: Program, entry: Entry) -> None:
+        self.program = program
+        self.entry = entry
+        items, starts = _items(entry)
+        self.blocks = _blocks(items, starts)
+        self.block_of_item = {}
+        position = 0
+        for block in self.blocks:
+            self.block_of_item[position] = block.index
+            position += len(block.items)
+        self.block_of_item[position] = len(self.blocks)
+        needed: set[int] = set()
+        for block in self.blocks:
+            block.exposed = frozenset(_exposed(block))
+            needed |= block.exposed
+        self.needed = frozenset(needed)
+        self.functions: dict[tuple[int, int, bool], BlockFunction] = {}
+        self.opcodes = [item.instruction.opcode for item in items if item.form is not None]
+        self.shared_layout = _layout(program, entry)
+
+    def uses(self, prefix: str) -> bool:
+        """Whether an opcode starts with the prefix."""
+        return any(opcode.startswith(prefix) for opcode in self.opcodes)
+
+    def function(self, index: int, width: int, masked: bool) -> BlockFunction:
+        """The block's function for vectors of `width` threads."""
+        key = (index, width, masked)
+        found = self.functions.get(key)
+        if found is None:
+            found = self.functions[key] = Emitter(self, self.blocks[index], width, masked).compile()
+        return found
+
+    def source(self, index: int, width: int, masked: bool) -> str:
+        """The Python text of the block's function, for people."""
+        emitter = Emitter(self, self.blocks[index], width, masked)
+        emitter.emit_all()
+        return "\n".join(emitter.lines)
+
+
+@lru_cache(maxsize=64)
+def kernel_of(text: str, name: str) -> Kernel:
+    """The translated entry of a PTX text.
+
+    Raises: EmulationError: the text is malformed, has no such entry, or uses an instruction that is not in the table.
+    """
+    program = parse(text)
+    entry = program.entries.get(name)
+    if entry is None:
+        raise EmulationError(
+            f"no entry {name!r}; the module has {', '.join(program.entries) or 'none'}", rule="missing entry"
+        )
+    return Kernel(program, entry)
+
+
+@dataclass(frozen=True)
+class SharedLayout:
+    """Offsets of shared variables after the base; `dynamic` is where the extern arrays start. Bytes."""
+
+    offsets: dict[str, int]
+    static_bytes: int
+    dynamic: dict[str, int]
+    dynamic_alignment: int
+
+
+def _layout(program: Program, entry: Entry) -> SharedLayout:
+    offsets: dict[str, int] = {}
+    dynamic = []
+    position = 0
+    for variable in [*program.variables, *entry.variables]:
+        if variable.space != "shared":
+            continue
+        if variable.size == 0:
+            dynamic.append(variable)
+            continue
+        position = -(-position // variable.alignment) * variable.alignment
+        offsets[variable.name] = position
+        position += variable.size
+    alignment = max([variable.alignment for variable in dynamic], default=16)
+    start = -(-position // alignment) * alignment
+    return SharedLayout(offsets, position, {variable.name: start for variable in dynamic}, alignment)
+
+
+# -- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def _items(entry: Entry) -> tuple[list[Item], set[int]]:
+    """Every step in order and the indices where blocks start. A guarded instruction becomes a branch round it."""
+    items: list[Item] = []
+    starts = {0}
+    first_item: list[int] = []
+    branches: list[tuple[Item, Instruction]] = []
+    for instruction in entry.instructions:
+        first_item.append(len(items))
+        if instruction.opcode in ("bra", "bra.uni"):
+            item = Item(instruction, None, {}, instruction.guard)
+            branches.append((item, instruction))
+            items.append(item)
+            starts.add(len(items))
+            continue
+        form, modifiers = TABLE.find(instruction)
+        if instruction.guard is not None:
+            reg, negated = instruction.guard
+            items.append(Item(instruction, None, {}, (reg, not negated), len(items) + 2))
+            starts.update((len(items), len(items) + 1))
+        if form.starts or form.ends:
+            starts.add(len(items))
+        items.append(Item(instruction, form, modifiers))
+        if form.ends:
+            starts.add(len(items))
+    first_item.append(len(items))
+    for item, instruction in branches:
+        (label,) = instruction.operands
+        at = entry.label(label.name, instruction.scope) if isinstance(label, Name) else None
+        if at is None:
+            raise EmulationError(f"no label {label}", rule="syntax", **error_facts(instruction.site))
+        item.target = first_item[at]
+        starts.add(item.target)
+    return items, starts
+
+
+def _blocks(items: list[Item], starts: set[int]) -> list[Block]:
+    """Cuts at the starts, and before an aligned instruction that nothing earlier in its block has already aligned."""
+    blocks: list[Block] = []
+    rank = {"": 0, "warp": 1, "warpgroup": 2}
+    current: list[Item] = []
+    aligned: Aligned = ""
+    for index, item in enumerate(items):
+        needs = item.form.aligned if item.form is not None else ""
+        if current and (index in starts or rank[needs] > rank[aligned]):
+            blocks.append(Block(len(blocks), current, aligned))
+            current, aligned = [], ""
+            starts.add(index)
+        if not current:
+            aligned = needs
+        current.append(item)
+    if current:
+        blocks.append(Block(len(blocks), current, aligned))
+    for block in blocks:
+        for item in block.items:
+            if item.form is not None:
+                opcode = item.instruction.opcode
+                block.counts[opcode] = block.counts.get(opcode, 0) + 1
+    return blocks
+
+
+def operand_registers(operand: Operand) -> list[Reg]:
+    """Every register that the operand names."""
+    if isinstance(operand, Reg):
+        return [operand]
+    if isinstance(operand, Vec):
+        return [reg for item in operand.items for reg in operand_registers(item)]
+    if isinstance(operand, Mem):
+        return [reg for item in (operand.base, *(operand.coordinates or ())) for reg in operand_registers(item)]
+    if isinstance(operand, Pair):
+        return operand_registers(operand.first) + operand_registers(operand.second)
+    if isinstance(operand, Not):
+        return operand_registers(operand.operand)
+    return []
+
+
+def item_registers(item: Item) -> tuple[list[Reg], list[Reg]]:
+    """(read, written) registers of one step."""
+    if item.form is None:
+        return ([item.guard[0]] if item.guard else []), []
+    read, written = [], []
+    for position, operand in enumerate(item.instruction.operands):
+        found = operand_registers(operand)
+        if position < item.form.destinations and not isinstance(operand, Mem):
+            written += found
+            if item.form.updates:
+                read += found
+        else:
+            read += found
+    return read, written
+
+
+def _exposed(block: Block) -> set[int]:
+    """Registers that the block reads before it writes them."""
+    exposed: set[int] = set()
+    local: set[int] = set()
+    for item in block.items:
+        read, written = item_registers(item)
+        exposed |= {reg.index for reg in read} - local
+        if item.form is not None and item.form.updates:  # read and written behind the block's back, in the file
+            exposed |= {reg.index for reg in written}
+        local |= {reg.index for reg in written}
+    return exposed
+
+
+# -- source ---------------------------------------------------------------------------------------------------------
+
+
+class Emitter:
+    """Writes the function of one block. The emit functions of the table call its methods."""
+
+    def __init__(self, kernel: Kernel, block: Block, width: int, masked: bool) -> None:
+        self.kernel = kernel
+        self.block = block
+        self.width = width
+        self.masked = masked
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = dict(_NAMESPACE)
+        self.locals: dict[int, str] = {}
+        self.views: dict[tuple[str, str], str] = {}
+        self.dirty: dict[int, Reg] = {}
+        self.counter = 0
+        self.constants: dict[Any, str] = {}
+        self.instruction: Instruction = block.items[0].instruction
+        self.selection = "s" if masked else "None"
+
+    # -- what emit functions use ----------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """One line of the body."""
+        self.lines.append("    " + text)
+
+    def fresh(self, text: str) -> str:
+        """A new local with the value of an expression."""
+        self.counter += 1
+        name = f"v{self.counter}"
+        self.line(f"{name} = {text}")
+        return name
+
+    def hold(self, value: Any, key: Any = None) -> str:
+        """A name in the function's namespace for a value."""
+        key = ("object", id(value)) if key is None else key
+        if (name := self.constants.get(key)) is None:
+            name = self.constants[key] = f"k{len(self.constants)}"
+            self.names[name] = value
+        return name
+
+    @property
+    def site(self) -> str:
+        """The name of the instruction's Site."""
+        return self.hold(self.instruction.site)
+
+    @property
+    def next_block(self) -> int:
+        """The block that follows."""
+        return self.block.index + 1
+
+    def call(self, function: Callable[..., Any], *arguments: str) -> str:
+        """The text of a call of a run-time function: (team, selection, count, site, ...)."""
+        return f"{self.hold(function)}(T, {self.selection}, n, {self.site}{''.join(', ' + a for a in arguments)})"
+
+    def error(self, message: str, rule: str = "syntax") -> EmulationError:
+        return EmulationError(message, rule=rule, **error_facts(self.instruction.site))
+
+    def read(self, operand: Operand, kind: str, *, wide: bool = False) -> str:
+        """The name of the operand's value as an array of the PTX type `kind`; literals have one element unless `wide`."""
+        if isinstance(operand, Reg):
+            return self._register(operand, kind)
+        if isinstance(operand, Not):
+            return self.fresh(f"~{self.read(operand.operand, 'pred')}")
+        if isinstance(operand, Imm):
+            return self._constant(self.literal(operand, kind), kind, wide)
+        if isinstance(operand, Name):
+            if operand.name.startswith("%"):
+                return self._special(operand.name, kind)
+            if operand.name == "WARP_SZ":
+                return self._constant(32, kind, wide)
+            return self._symbol(operand.name, kind)
+        raise self.error(f"{type(operand).__name__} operand where one value was expected")
+
+    def reads(self, operands: tuple[Operand, ...], kinds: tuple[str, ...]) -> list[str]:
+        """The values of several operands, at least one of them as wide as the vector."""
+        literal = all(isinstance(operand, Imm) for operand in operands)
+        return [
+            self.read(operand, kind, wide=literal and position == 0)
+            for position, (operand, kind) in enumerate(zip(operands, kinds, strict=True))
+        ]
+
+    def literal(self, operand: Imm, kind: str) -> Any:
+        """A literal as a NumPy scalar of the type."""
+        dtype = DTYPES[kind]
+        value = operand.value
+        if dtype.kind == "f":
+            if operand.bits and TYPE_BYTES[kind] == (4 if operand.bits < 1 << 32 else 8):
+                return np.array([operand.bits], f"u{TYPE_BYTES[kind]}").view(dtype)[0]
+            return dtype.type(value)
+        if operand.bits or isinstance(value, float):
+            return np.array([operand.bits & ((1 << (8 * dtype.itemsize)) - 1)], f"u{dtype.itemsize}").view(dtype)[0]
+        if dtype.kind == "b":
+            return np.bool_(value)
+        return np.array([int(value) % (1 << (8 * dtype.itemsize))], f"u{dtype.itemsize}").view(dtype)[0]
+
+    def constant_int(self, operand: Operand) -> int | None:
+        """The value of a literal operand, None for anything else."""
+        return int(operand.value) if isinstance(operand, Imm) and not operand.bits else None
+
+    def write(self, operand: Operand, kind: str, text: str) -> None:
+        """The operand becomes the expression, an array of the PTX type `kind`."""
+        if isinstance(operand, Name) and operand.name == "_":
+            self.line(text)
+            return
+        if not isinstance(operand, Reg):
+            raise self.error("a result must go to a register")
+        stored, given = STORAGE[operand.type], DTYPES[kind]
+        if stored != given:
+            if stored.itemsize == given.itemsize:
+                text = f"({text}).view({self._dtype(stored)})"
+            elif stored.itemsize > given.itemsize and stored.kind != "f":
+                wide = np.dtype(f"{given.kind if given.kind in 'iu' else 'u'}{stored.itemsize}")
+                text = f"({text}).astype({self._dtype(wide)})"
+                if wide != stored:
+                    text += f".view({self._dtype(stored)})"
+            else:
+                raise self.error(f"{operand.name} of type {operand.type} cannot hold a {kind}")
+        name = self.fresh(text)
+        self.locals[operand.index] = name
+        self.dirty[operand.index] = operand
+
+    def flush(self) -> None:
+        """Writes every changed register that others may read back to the file."""
+        for index in self.dirty:
+            if index in self.kernel.needed or index in self._live_here:
+                value = self.locals[index]
+                if self.masked:
+                    self.line(f"R[{index}] = blend(R[{index}], s, {value}, {self.width})")
+                else:
+                    self.line(f"R[{index}] = {value}")
+        self.dirty.clear()
+
+    def reload(self) -> None:
+        """Forgets every local: the file has been changed by a run-time function."""
+        self.flush()
+        self.locals.clear()
+        self.views.clear()
+
+    def address(self, operand: Operand, kind: str) -> str:
+        """The value of [base + offset] as an array of type u32 or u64."""
+        if not isinstance(operand, Mem):
+            raise self.error("an address must stand in brackets")
+        base = self.read(operand.base, kind, wide=isinstance(operand.base, Imm))
+        if not operand.offset:
+            return base
+        offset = self._constant(operand.offset % (1 << (8 * TYPE_BYTES[kind])), kind, False)
+        return self.fresh(f"{base} + {offset}")
+
+    # -- the block --------------------------------------------------------------------------------------------------
+
+    def compile(self) -> BlockFunction:
+        self.emit_all()
+        name = f"<block {self.block.index} of {self.kernel.entry.name}>"
+        exec(compile("\n".join(self.lines), name, "exec"), self.names)
+        function: BlockFunction = self.names["block"]
+        return function
+
+    def emit_all(self) -> None:
+        self.lines = ["def block(T, R, s, n):"]
+        self._live_here: set[int] = set()
+        for item in self.block.items:
+            if item.form is not None and item.form.updates:
+                self._live_here |= {reg.index for reg in item_registers(item)[1]}
+        for item in self.block.items:
+            self.instruction = item.instruction
+            if item.form is None:
+                self._branch(item)
+                return
+            item.form.emit(self, item.instruction, item.modifiers)
+            if item.form.ends:
+                return
+        self.flush()
+        self.line(f"return {self.next_block}")
+
+    def _branch(self, item: Item) -> None:
+        target = self.kernel.block_of_item[item.target]
+        if item.guard is None:
+            self.flush()
+            self.line(f"return {target}")
+            return
+        reg, negated = item.guard
+        predicate = self._register(reg, "pred")
+        self.flush()
+        taken, other = (self.next_block, target) if negated else (target, self.next_block)
+        bits = self.fresh(f"{predicate}.tobytes()")
+        self.line(f"if FALSE not in {bits}: return {taken}")
+        self.line(f"if TRUE not in {bits}: return {other}")
+        self.line(f"return ({predicate}, {taken}, {other})")
+
+    def _register(self, reg: Reg, kind: str) -> str:
+        name = self.locals.get(reg.index)
+        if name is None:
+            name = self.locals[reg.index] = f"r{reg.index}_{len(self.lines)}"
+            self.line(f"{name} = R[{reg.index}]" + ("[s]" if self.masked else ""))
+        stored, wanted = STORAGE[reg.type], DTYPES[kind]
+        if stored == wanted:
+            return name
+        key = (name, kind)
+        if (view := self.views.get(key)) is None:
+            if stored.itemsize == wanted.itemsize:
+                text = f"{name}.view({self._dtype(wanted)})"
+            elif stored.itemsize > wanted.itemsize:
+                narrow = np.dtype(f"u{wanted.itemsize}")
+                bits = f"{name}.view({self._dtype(np.dtype(f'u{stored.itemsize}'))})"
+                text = f"{bits}.astype({self._dtype(narrow)}).view({self._dtype(wanted)})"
+            else:
+                raise self.error(f"{reg.name} of type {reg.type} is too small for {kind}")
+            view = self.views[key] = self.fresh(text)
+        return view
+
+    def _constant(self, value: Any, kind: str, wide: bool) -> str:
+        dtype = DTYPES[kind]
+        if not isinstance(value, np.generic):
+            value = np.array([value]).astype(dtype)[0]
+        key = (value.tobytes(), kind, wide)
+        array = np.full(self.width if wide else 1, value, dtype)
+        array.flags.writeable = False
+        name = self.hold(array, key)
+        return f"{name}[:n]" if wide and self.masked else name
+
+    def _special(self, name: str, kind: str) -> str:
+        local = self.fresh(f"T.special_register({name!r}, {self.site})" + ("[s]" if self.masked else ""))
+        size = TYPE_BYTES[kind]
+        if name in ("%clock64", "%globaltimer"):
+            return local
+        return local if size == 4 else self.fresh(f"{local}.astype({self._dtype(DTYPES[kind])})")
+
+    def _symbol(self, name: str, kind: str) -> str:
+        """The address of a variable or parameter in its own space."""
+        text = f"T.symbol({name!r}, {self.site})" + ("[s]" if self.masked else "")
+        return self.fresh(text if TYPE_BYTES[kind] == 8 else f"{text}.astype({self._dtype(DTYPES[kind])})")
+
+    def _dtype(self, dtype: np.dtype[Any]) -> str:
+        return {"b": "bool_"}.get(dtype.kind, f"{dtype.kind}{dtype.itemsize}")
+
+
+_NAMESPACE: dict[str, Any] = {
+    "np": np, "where": np.where, "blend": blend, "PARKED": PARKED, "TRUE": b"\x01", "FALSE": b"\x00", "bool_": np.dtype("?"),
+    **{f"{k}{b}": np.dtype(f"{k}{b}") for k in "iu" for b in (1, 2, 4, 8)}, "f4": np.dtype("f4"), "f8": np.dtype("f8"),
+}  # fmt: skip

@@ -1,0 +1,285 @@
+"""A Plan: all of one product that does not depend on addresses, and what can be said about it before it runs.
+
+Knows how a problem becomes a kernel: the model's choice or the caller's config, its legality, its source, its launch.
+Knows nothing of arrays beyond what Runner does; needs no GPU until run().
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import model
+from tilewright.backends.base import Backend, Launch
+from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.jit.build import build
+from tilewright.jit.source import Binary
+from tilewright.kernels import catalog
+from tilewright.kernels.family import Family
+from tilewright.kernels.render import render
+from tilewright.layout import problem_of
+from tilewright.model import Prediction
+from tilewright.problem import Problem, checked
+from tilewright.tensor import View
+
+ConfigChanges = Config | Mapping[str, Any]
+
+# Compute capabilities that a production family is written for. An exact list: sm_90a code runs on 9.0 and nowhere else.
+SUPPORTED_SMS: tuple[tuple[int, int], ...] = ((9, 0),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a product runs as it does. str() gives it as lines.
+
+    Units: `grid` in CTAs, `waves` tiles a CTA, `registers` a thread, `smem_bytes` a CTA; `predicted_us` and the terms
+    in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches.
+    """
+
+    problem: Problem
+    device: Device
+    kernel: str
+    config: Config
+    why: str
+    launch: Launch
+    waves: float
+    registers: int
+    spill_bytes: int
+    predicted_us: float
+    terms: tuple[tuple[str, float], ...]
+    bound: str
+    roofline_share: float
+
+    @property
+    def grid(self) -> int:
+        """CTAs of the launch."""
+        return self.launch.grid
+
+    @property
+    def smem_bytes(self) -> int:
+        """Bytes of dynamic shared memory a CTA."""
+        return self.launch.smem_bytes
+
+    def __str__(self) -> str:
+        if self.problem.is_empty:
+            return f"{self.problem}: no multiplication; out is {'empty' if self.problem.k else 'zeros'}, no kernel runs"
+        launch = self.launch
+        clusters = f"clusters of {launch.cluster}, {self.waves:.2f} waves"
+        spills = f"{self.spill_bytes} bytes of spills" if self.spill_bytes else "no spills"
+        smem = f"{launch.smem_bytes} bytes of shared memory a CTA"
+        share = f"{self.roofline_share:.0%} of the roofline, bound by {self.bound}"
+        return "\n".join(
+            (
+                f"problem    {self.problem} on {self.device}",
+                f"kernel     {self.kernel}, config {self.config}",
+                f"why        {self.why}",
+                f"launch     {launch.grid} CTAs of {launch.block} threads, {clusters}",
+                f"resources  {self.registers} registers a thread, {smem}, {spills}",
+                f"predicted  {self.predicted_us:.1f} us, {share}",
+                f"terms      {', '.join(f'{name} {time_us:.1f} us' for name, time_us in self.terms)}",
+            )
+        )
+
+
+class Plan(Runner):
+    """One product, planned: the kernel, how it is launched, and why. run(a, b, out) enqueues it.
+
+    Holds no address and no stream, so it serves any arrays of its layout, on any device of its compute capability.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        device: Device,
+        family: Family,
+        config: Config,
+        *,
+        why: str,
+        num_sms: int | None,
+        backend: Callable[[], Backend],
+        ledger: Ledger,
+    ) -> None:
+        """Raises: ConfigError: the config cannot run the problem on the device; with every reason."""
+        super().__init__(backend)
+        self.problem = problem
+        self.device = device
+        self.family = family
+        self.config = config
+        self.why = why
+        self.num_sms = num_sms
+        self._ledger = ledger
+        self._kernel_problem = _with_elements(problem)
+        config.check(self._kernel_problem, device)
+        self.launch = family.launch(self._kernel_problem, config, device, num_sms)
+        self.arguments = family.arguments(self._kernel_problem, config)
+        self._binary: Binary | None = None
+        self._by_ordinal: dict[int, BoundPlan] = {}
+
+    @property
+    def prediction(self) -> Prediction:
+        """The model's time for this kernel, term by term."""
+        return model.predict(self.family, self._kernel_problem, self.config, self.device, self.num_sms)
+
+    @property
+    def binary(self) -> Binary:
+        """The compiled kernel. Cost: the first use compiles it or reads the cache; no driver is needed.
+
+        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well.
+        """
+        if self._binary is None:
+            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=True)
+        return self._binary
+
+    def explain(self) -> Explanation:
+        """The choice and its reasons. Cost: that of `binary`, which the registers are read from."""
+        prediction, resources = self.prediction, self.binary.resources
+        return Explanation(
+            problem=self.problem,
+            device=self.device,
+            kernel=self.family.name,
+            config=self.config,
+            why=self.why,
+            launch=self.launch,
+            waves=prediction.waves,
+            registers=resources.registers,
+            spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
+            predicted_us=prediction.total_us,
+            terms=prediction.terms,
+            bound=prediction.bound,
+            roofline_share=prediction.roofline_share,
+        )
+
+    def bind(self, ordinal: int) -> BoundPlan:
+        """This plan on the device with the ordinal.
+
+        Raises: UnsupportedError, ConfigError: the plan was made for another kind of device.
+        """
+        bound = self._by_ordinal.get(ordinal)
+        if bound is None:
+            kind = EmptyPlan if self.problem.is_empty else BoundPlan
+            if kind is BoundPlan:
+                device = self._backend().device(ordinal)
+                check_supported(device)
+                self.config.check(self.problem, device)
+            bound = self._by_ordinal.setdefault(
+                ordinal,
+                kind(
+                    self.problem,
+                    ordinal,
+                    self._backend,
+                    lambda: self.binary,
+                    self.launch,
+                    self.arguments,
+                    self._ledger,
+                ),
+            )
+        return bound
+
+    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
+        """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
+        _check_agrees(self.problem, problem_of(a, b, out, None if out is not None else self.problem.out_dtype))
+        return self.bind(a.location.ordinal)
+
+    def __str__(self) -> str:
+        return f"{self.problem} on {self.device.name}: {self.family.name} {self.config}"
+
+    __repr__ = __str__
+
+
+def plan_problem(
+    problem: Problem,
+    device: Device,
+    *,
+    backend: Callable[[], Backend],
+    ledger: Ledger,
+    config: ConfigChanges | None = None,
+    num_sms: int | None = None,
+) -> Plan:
+    """The plan of a problem on a device.
+
+    `config` is a Config, or changes to the model's choice by field name. `num_sms` leaves the other SMs free.
+    Raises: UnsupportedError: a device without kernels. ConfigError: every reason why the config cannot run.
+    """
+    checked(problem)
+    check_supported(device)
+    _check_num_sms(num_sms, device, config)
+    solid = _with_elements(problem)
+    if isinstance(config, Config):
+        family, chosen, why = catalog.PRODUCTION[0], config, "the caller's config"
+    else:
+        choice = model.best(solid, device, num_sms)
+        family, chosen, why = choice.family, choice.config, choice.why
+        if config:
+            chosen = chosen.replace(**{str(name): value for name, value in config.items()})
+            why = f"the caller's {', '.join(map(str, config))}; the rest as the model chose: {why}"
+    return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger)
+
+
+def check_supported(device: Device) -> None:
+    """Raises UnsupportedError for a device that no kernel is written for, before anything is compiled for it."""
+    if device.sm not in SUPPORTED_SMS:
+        served = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED_SMS)
+        raise UnsupportedError(
+            asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
+            rule=f"kernels are written for compute capability {served}",
+            works="use an H100, H200 or H20, or torch.matmul on this device",
+        )
+
+
+def _check_num_sms(num_sms: object, device: Device, config: ConfigChanges | None) -> None:
+    """Raises ConfigError when `num_sms` is no number of SMs that the device has and a given config can use."""
+    if num_sms is None:
+        return
+    if isinstance(num_sms, bool) or not isinstance(num_sms, int) or not 1 <= num_sms <= device.num_sms:
+        reason = f"num_sms = {num_sms!r} is not a whole number from 1 to the {device.num_sms} SMs of {device.name}"
+        raise ConfigError(str(config or "of the model"), [reason])
+    if isinstance(config, Config) and isinstance(config.cluster_m, int) and num_sms < config.cluster_m:
+        raise ConfigError(str(config), [f"num_sms = {num_sms} is fewer than the {config.cluster_m} CTAs of a cluster"])
+
+
+def _with_elements(problem: Problem) -> Problem:
+    """The problem itself, or for an empty one the nearest that has an element: it stands for it in all but run()."""
+    if not problem.is_empty:
+        return problem
+    m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
+    return dataclasses.replace(problem, m=m, n=n, k=k)
+
+
+def _check_agrees(planned: Problem, given: Problem) -> None:
+    """Raises the refusal of arrays that the plan was not made for."""
+    works = "make a plan from these arrays, or call matmul, which does"
+    if (planned.m, planned.n, planned.k) != (given.m, given.n, given.k):
+        raise ShapeError(
+            asked=f"arrays for {given.m}x{given.n}x{given.k} (m x n x k)",
+            rule=f"this plan is for {planned.m}x{planned.n}x{planned.k}",
+            works=works,
+        )
+    if (planned.dtype, planned.out_dtype) != (given.dtype, given.out_dtype):
+        raise DTypeError(
+            asked=f"arrays of {given.dtype} with out in {given.out_dtype}",
+            rule=f"this plan is for {planned.dtype} with out in {planned.out_dtype}",
+            works=works,
+        )
+    if planned.is_empty:
+        return
+    for name, planned_value, given_value in (
+        ("contiguous dimension of b", planned.b_major, given.b_major),
+        ("pitch of a", planned.a_pitch, given.a_pitch),
+        ("pitch of b", planned.b_pitch, given.b_pitch),
+        ("pitch of out", planned.out_pitch, given.out_pitch),
+    ):
+        if planned_value != given_value:
+            raise LayoutError(
+                asked=f"arrays with {name} {given_value}", rule=f"this plan is for {planned_value}", works=works
+            )
+    if given.out_align_bytes % planned.out_align_bytes:
+        raise LayoutError(
+            asked=f"an out at a multiple of only {given.out_align_bytes} bytes",
+            rule=f"this plan writes an out at a multiple of {planned.out_align_bytes}",
+            works=works,
+        )

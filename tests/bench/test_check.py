@@ -1,0 +1,144 @@
+"""The element-wise check: it passes what is right and finds every kind of fault."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.bench.check import (
+    SAMPLED_ROWS,
+    accumulation_factor,
+    check,
+    check_exact,
+    integer_limit,
+    sampled_rows,
+)
+from tilewright.dtypes import BF16, FP16, FP32, DType
+
+TYPES = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32)]
+
+
+def product(m: int, n: int, k: int, dtype: DType, out_dtype: DType, seed: int = 0):  # type: ignore[no-untyped-def]
+    """a, b and their product as fp32 accumulation gives it."""
+    generator = np.random.default_rng(seed)
+    a = generator.standard_normal((m, k)).astype(dtype.numpy)
+    b = generator.standard_normal((k, n)).astype(dtype.numpy)
+    return a, b, (a.astype(np.float32) @ b.astype(np.float32)).astype(out_dtype.numpy)
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=str)
+@pytest.mark.parametrize("k", [1, 64, 1000])
+def test_fp32_accumulation_of_16_bit_products_is_right(dtype: DType, out_dtype: DType, k: int) -> None:
+    verdict = check(*product(40, 30, k, dtype, out_dtype), out_dtype)
+    assert verdict.ok, verdict
+    assert verdict.elements == 1200
+    assert 0 <= verdict.worst <= 1
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=str)
+def test_one_element_an_ulp_off_is_found_where_it_is(dtype: DType, out_dtype: DType) -> None:
+    a, b, out = product(40, 30, 64, dtype, out_dtype)
+    # Two ulps of the output type, or well past the accumulation bound of fp32.
+    out[17, 5] = np.float32(out[17, 5]) * (1 + max(4 * out_dtype.unit_roundoff, 1e-2))
+    verdict = check(a, b, out, out_dtype)
+    assert (verdict.wrong, verdict.first_wrong) == (1, (17, 5))
+    assert verdict.worst > 1
+    assert "first at (17, 5)" in str(verdict)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_element_that_is_no_number_is_wrong(value: float) -> None:
+    a, b, out = product(8, 8, 64, BF16, BF16)
+    out[7, 7] = value
+    verdict = check(a, b, out, BF16)
+    assert (verdict.wrong, verdict.first_wrong, verdict.worst) == (1, (7, 7), float("inf"))
+
+
+def test_zeroed_tile_is_counted_element_by_element() -> None:
+    a, b, out = product(256, 256, 64, BF16, BF16)
+    out[128:, 128:] = 0
+    assert check(a, b, out, BF16).wrong > 0.99 * 128 * 128
+
+
+def test_overflow_of_the_output_type_is_infinity_of_the_right_sign() -> None:
+    a = np.full((2, 64), 60000, np.float16)
+    b = np.full((64, 2), 60000, np.float16)
+    out = np.full((2, 2), np.inf, np.float16)
+    assert check(a, b, out, FP16).ok
+    assert check(a, b, -out, FP16).wrong == 4
+
+
+def test_nan_and_infinity_in_the_inputs_must_come_through() -> None:
+    a, b, _ = product(4, 4, 8, BF16, FP32)
+    a[1, 0], a[2, 0] = np.nan, np.inf
+    with np.errstate(invalid="ignore"):
+        out = a.astype(np.float32) @ b.astype(np.float32)
+    assert check(a, b, out, FP32).ok
+    out[1] = 0
+    assert check(a, b, out, FP32).wrong == 4
+
+
+def test_factor_is_one_ulp_a_cut_not_half() -> None:
+    assert accumulation_factor(16) == pytest.approx(17 * 2.0**-23, rel=1e-5)
+    assert accumulation_factor(8192) < 2.0**-9
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), TYPES, ids=str)
+@pytest.mark.parametrize("k", [1, 65, 4096])
+def test_whole_numbers_are_exact_in_any_order(dtype: DType, out_dtype: DType, k: int) -> None:
+    limit = integer_limit(k)
+    generator = np.random.default_rng(k)
+    a = generator.integers(-limit, limit + 1, (20, k)).astype(np.float32).astype(dtype.numpy)
+    b = generator.integers(-limit, limit + 1, (k, 20)).astype(np.float32).astype(dtype.numpy)
+    shuffled = generator.permutation(k)
+    out = (a[:, shuffled].astype(np.float32) @ b[shuffled].astype(np.float32)).astype(out_dtype.numpy)
+    assert check_exact(a, b, out).ok
+
+
+def test_dropped_product_that_the_bound_cannot_see_is_found_by_whole_numbers() -> None:
+    k = 4096
+    a, b = np.ones((4, k), BF16.numpy), np.ones((k, 4), BF16.numpy)
+    out = np.full((4, 4), k - 1, np.float32)  # one product of 4096 is missing
+    assert check(a, b, out, FP32).ok
+    verdict = check_exact(a, b, out)
+    assert (verdict.wrong, verdict.first_wrong) == (16, (0, 0))
+
+
+def test_partial_sums_of_whole_numbers_stay_below_2_to_the_24() -> None:
+    for k in (1, 8192, 65536, 2**22, 2**24 - 1):
+        assert 1 <= integer_limit(k) <= 3
+        assert k * integer_limit(k) ** 2 < 2**24
+
+
+def test_sampled_rows_hold_the_first_and_the_last() -> None:
+    assert sampled_rows(5) == [0, 1, 2, 3, 4]
+    rows = sampled_rows(10_000)
+    assert (len(set(rows)), rows[0], rows[-1]) == (SAMPLED_ROWS, 0, 9999)
+    assert rows == sorted(rows)
+
+
+def test_only_the_named_rows_are_checked() -> None:
+    a, b, out = product(40, 30, 64, BF16, BF16)
+    out[3] = np.nan
+    assert check(a, b, out, BF16, rows=[0, 2, 39]).ok
+    assert check(a, b, out, BF16, rows=[0, 3]).first_wrong == (3, 0)
+
+
+def test_blocks_of_rows_give_the_same_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, out = product(40, 30, 64, BF16, BF16)
+    out[33, 2] = np.nan
+    whole = check(a, b, out, BF16)
+    monkeypatch.setattr("tilewright.bench.check.BLOCK_ELEMENTS", 100)
+    assert check(a, b, out, BF16) == whole
+
+
+def test_torch_tensors_take_the_same_road() -> None:
+    torch = pytest.importorskip("torch")
+    a, b, out = product(20, 30, 64, FP16, FP32)
+    on_numpy = check(a, b, out, FP32)
+    on_torch = check(*map(torch.from_numpy, (a, b, out)), FP32)
+    assert on_torch.ok
+    assert on_torch.worst == pytest.approx(on_numpy.worst)
+    wrong = torch.from_numpy(out.copy())
+    wrong[3, 4] = float("nan")
+    assert check(torch.from_numpy(a), torch.from_numpy(b), wrong, FP32).first_wrong == (3, 4)

@@ -1,0 +1,81 @@
+"""The run without torch, against a driver that multiplies on the CPU in place of a launch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.backends.cuda import CudaBackend
+from tilewright.bench import verify
+from tilewright.problem import Problem, packed
+
+FAKE = Path(__file__).parents[1] / "backends" / "fake_driver.py"
+
+
+@pytest.fixture(scope="module")
+def fake_driver() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fake_driver_of_bench", FAKE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def multiplying(fake_driver: ModuleType, problem: Problem, fault: Any = None) -> CudaBackend:
+    """A backend whose launch writes a x b where out lies; `fault` changes the product first."""
+    driver = fake_driver.FakeDriver()
+    launch = driver.cuLaunchKernelEx
+
+    def multiply(*arguments: Any) -> Any:
+        a_at, b_at, out_at = driver.memory  # in the order of allocation
+        rows_of_b = problem.n if problem.b_major == "k" else problem.k
+
+        def matrix(address: int, rows: int, pitch: int, dtype: Any) -> Any:
+            block = (ctypes.c_char * (rows * pitch * dtype.size)).from_address(address)
+            return np.frombuffer(block, dtype.numpy).reshape(rows, pitch)
+
+        a = matrix(a_at, problem.m, problem.a_pitch, problem.dtype)[:, : problem.k].astype(np.float32)
+        b = matrix(b_at, rows_of_b, problem.b_pitch, problem.dtype).astype(np.float32)
+        b = b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n]
+        product = a @ b
+        if fault is not None:
+            fault(product)
+        matrix(out_at, problem.m, problem.out_pitch, problem.out_dtype)[:, : problem.n] = product
+        return launch(*arguments)
+
+    driver.cuLaunchKernelEx = multiply
+    return CudaBackend(driver)
+
+
+@pytest.mark.parametrize("b_major", ["k", "n"])
+@pytest.mark.parametrize("kind", ["normal", "integer"])
+def test_right_product_is_found_right(
+    fake_driver: ModuleType, monkeypatch: pytest.MonkeyPatch, b_major: Any, kind: Any
+) -> None:
+    problem = packed(70, 45, 100, b_major=b_major, out_dtype="fp32")
+    backend = multiplying(fake_driver, problem)
+    monkeypatch.setattr(verify, "backend", lambda: backend)
+    verdict = verify.verify_without_torch(problem, kind=kind)
+    assert verdict.ok, verdict
+    assert verdict.elements == 70 * 45
+    assert backend.driver.module.launches[0].stream == 0
+    assert not backend.driver.module.memory
+
+
+def test_element_that_was_never_written_is_found(fake_driver: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = packed(70, 48, 64)
+
+    def fault(product: Any) -> None:
+        product[69, 47] = np.nan  # what the poison leaves there
+
+    backend = multiplying(fake_driver, problem, fault)
+    monkeypatch.setattr(verify, "backend", lambda: backend)
+    verdict = verify.verify_without_torch(problem)
+    assert (verdict.wrong, verdict.unwritten, verdict.first_wrong) == (1, 1, (69, 47))

@@ -1,0 +1,133 @@
+"""`tilewright run`, without a GPU and with one that is made up."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from command_line import call, printed
+
+from tilewright.backends import cuda
+from tilewright.bench import verify
+from tilewright.errors import DriverError
+
+REAL_BACKEND = cuda.backend  # before a fixture puts another in its place
+
+
+def test_run_without_a_gpu_compiles_reports_resources_and_says_that_nothing_was_executed() -> None:
+    text = printed("run", "256", "256", "256")
+    assert re.search(r"registers +\d+ a thread", text)
+    assert re.search(r"spills +0 bytes", text)
+    assert "predicted" in text
+    assert "nothing was executed: cuInit(0) returned no libcuda.so.1: install release 580 or newer" in text
+
+
+def test_run_json_without_a_gpu_holds_the_reason_and_no_time() -> None:
+    answer = json.loads(printed("run", "64", "128", "72", "--dtype", "float16", "--out-dtype", "fp32", "--json"))
+    assert (answer["m"], answer["n"], answer["k"]) == (64, 128, 72)
+    assert answer["problem"] == "64x128x72 fp16 -> fp32 TN"
+    assert answer["executed"] is False
+    assert "libcuda" in answer["reason"]
+    assert answer["checks"] == {}
+    assert answer["times"] == []
+    assert answer["binary"]["arch"] == "sm_90a"
+    assert answer["binary"]["spill_load_bytes"] == 0
+    assert answer["binary"]["warnings"] == []
+
+
+def test_run_with_an_n_contiguous_b_plans_that_layout() -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--b-major", "n", "--json"))
+    assert answer["problem"].endswith("NN")
+
+
+def test_run_takes_the_config_that_show_config_prints() -> None:
+    shown = printed("show", "512", "512", "512", "--what", "config").split()
+    changes = [word for pair in [*shown[:-1], "store_slots=1"] for word in ("--config", pair)]
+    answer = json.loads(printed("run", "512", "512", "512", "--json", *changes))
+    assert answer["config"]["store_slots"] == 1
+    assert [f"{key}={value}" for key, value in answer["config"].items()][:-1] == shown[:-1]
+
+
+def test_run_for_a_named_device_executes_nothing_even_where_there_is_a_gpu(gpu: SimpleNamespace) -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--device", "h100", "--json"))
+    assert (answer["executed"], gpu.asked) == (False, [])
+    assert "--device" in answer["reason"]
+
+
+def test_run_on_a_gpu_without_kernels_compiles_and_says_why_it_did_not_run(gpu: SimpleNamespace) -> None:
+    gpu.name = "a100"
+    answer = json.loads(printed("run", "64", "64", "64", "--json"))
+    assert (answer["executed"], gpu.asked) == (False, [])
+    assert "compute capability 8.0" in answer["reason"]
+
+
+def test_run_on_a_gpu_checks_and_times(gpu: SimpleNamespace) -> None:
+    text = printed("run", "64", "64", "64", "--config", "stages=4", "--num-sms", "2")
+    assert "random against float64: right" in text
+    assert "whole numbers, exact: right" in text
+    assert re.search(r"interleaved.*tilewright.*8\.0.*2\.0%.*625.*1\.250", text)
+    assert [options.get("kind") for options in gpu.asked] == ["normal", "integer", None]
+    assert all(options["num_sms"] == 2 for options in gpu.asked)
+    assert gpu.asked[0]["config"] == {"stages": 4}
+    assert gpu.asked[2]["configs"] == ({"stages": 4},)
+    assert gpu.asked[2]["modes"] == ("burst", "interleaved")
+
+
+def test_run_steady_times_all_three_kinds(gpu: SimpleNamespace) -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--steady", "--json"))
+    assert {row["mode"] for row in answer["times"]} == {"burst", "interleaved", "steady"}
+    assert answer["checks"]["random against float64"]["ok"] is True
+
+
+def test_run_fails_and_times_nothing_when_an_element_is_wrong(gpu: SimpleNamespace) -> None:
+    right, wrong = gpu.checks[0], dataclasses.replace(gpu.checks[1], wrong=3, worst=7.0, first_wrong=(5, 6))
+    gpu.checks = [right, wrong]
+    result = call("run", "64", "64", "64")
+    assert result.exit_code == 1
+    assert "WRONG: 3 of 4096 elements" in result.stdout
+    assert "not timed: the product is wrong" in result.stdout
+    assert len(gpu.asked) == 2
+
+
+def test_run_without_torch_checks_and_says_that_nothing_was_timed(gpu: SimpleNamespace) -> None:
+    gpu.has_torch = False
+    text = printed("run", "64", "64", "64")
+    assert "right" in text
+    assert "not timed: torch" in text
+
+
+def test_run_that_does_not_fit_in_memory_is_refused(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(problem: Any, **options: Any) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(verify, "verify", full)
+    result = call("run", "400000", "400000", "64")
+    assert result.exit_code == 2
+    assert "do not fit in memory; give smaller sizes" in result.stderr
+
+
+def test_a_fault_of_ours_is_not_taken_for_a_lack_of_memory(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(problem: Any, **options: Any) -> NoReturn:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(verify, "verify", broken)
+    with pytest.raises(RuntimeError, match="broken"):
+        call("run", "64", "64", "64")
+
+
+@pytest.mark.gpu
+def test_run_on_a_real_gpu_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "backend", REAL_BACKEND)
+    try:
+        REAL_BACKEND()
+    except DriverError as error:
+        pytest.skip(str(error))
+    answer = json.loads(printed("run", "513", "264", "200", "--json"))
+    assert answer["executed"]
+    assert all(check["ok"] for check in answer["checks"].values())

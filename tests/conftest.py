@@ -1,0 +1,34 @@
+"""What every test shares: a kernel cache of the run's own, and the skip of GPU tests with its reason."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+
+import pytest
+
+from tilewright.errors import TilewrightError
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests compile into a folder of their run, never into the user's cache."""
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+
+
+@cache
+def _why_no_gpu() -> str:
+    """The reason why GPU tests cannot run here; empty when they can."""
+    from tilewright.backends.cuda import backend  # asks the driver: not at import
+
+    try:
+        device = backend().device(0)
+    except TilewrightError as error:
+        return str(error)
+    return "" if device.sm == (9, 0) else f"{device} is no Hopper GPU"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and _why_no_gpu():
+            item.add_marker(pytest.mark.skip(reason=_why_no_gpu()))

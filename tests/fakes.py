@@ -1,0 +1,204 @@
+"""A GPU made of host memory: arrays that say they are on it, and a backend that multiplies there with NumPy.
+
+Arrays speak the CUDA array interface and spell their copies as torch does, so that a refusal's advice can be followed
+word for word. The backend reads nothing but what a driver would be given: arguments, addresses and the kernel's name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright import device, dtypes
+from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, TensorMap
+from tilewright.device import Device
+from tilewright.jit.source import Binary, Resources, Source
+
+_TYPESTRINGS = {"bfloat16": "<V2", "float16": "<f2", "float32": "<f4"}
+
+
+class GpuArray:
+    """An array on the pretended GPU. `host` is the NumPy view of its memory."""
+
+    def __init__(self, host: np.ndarray, *, stream: int | None = None, read_only: bool = False) -> None:
+        self.host = host
+        self.stream = stream
+        self.read_only = read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.host.shape,
+            "strides": self.host.strides,
+            "typestr": _TYPESTRINGS.get(self.host.dtype.name, self.host.dtype.str),
+            "data": (self.host.ctypes.data, self.read_only),
+            "version": 3,
+            "stream": self.stream,
+        }
+
+    @property
+    def address(self) -> int:
+        return self.host.ctypes.data
+
+    def __getitem__(self, index: Any) -> GpuArray:
+        return GpuArray(self.host[index])
+
+    def t(self) -> GpuArray:
+        return GpuArray(self.host.T)
+
+    def reshape(self, *shape: int) -> GpuArray:
+        return GpuArray(self.host.reshape(*shape))
+
+    def clone(self) -> GpuArray:
+        return GpuArray(_aligned_copy(self.host, order="K"))
+
+    def contiguous(self) -> GpuArray:
+        return GpuArray(_aligned_copy(self.host, order="C"))
+
+
+def gpu(shape: tuple[int, ...], dtype: str = "bf16", *, seed: int | None = None, fill: float = 0.0) -> GpuArray:
+    """A row-major array at a multiple of 256 bytes, as device allocators give: seeded small integers, or `fill`."""
+    kind = dtypes.by_name(dtype).numpy
+    values = np.full(shape, fill) if seed is None else np.random.default_rng(seed).integers(-4, 5, shape)
+    return GpuArray(_aligned_copy(values.astype(kind), order="C"))
+
+
+def product(a: GpuArray, b: GpuArray) -> np.ndarray:
+    """The exact product of small integers, in float64."""
+    return a.host.astype(np.float64) @ b.host.astype(np.float64)
+
+
+def _aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
+    packed = np.array(source, order=order)
+    raw = np.zeros(packed.nbytes + 256, np.uint8)
+    start = -raw.ctypes.data % 256
+    flat = raw[start : start + packed.nbytes].view(packed.dtype)
+    copy = np.lib.stride_tricks.as_strided(flat, packed.shape, packed.strides) if packed.size else packed
+    copy[...] = source
+    return copy
+
+
+@dataclass
+class Kernel:
+    name: str
+    ordinal: int
+    is_alive: bool = True
+
+
+@dataclass
+class Call:
+    kernel: Kernel
+    launch: Launch
+    arguments: tuple[Argument, ...]
+    addresses: dict[str, int]
+
+
+@dataclass
+class HostBackend:
+    """The Backend protocol in host memory. Counts what it is asked; `computes` turns the arithmetic off."""
+
+    devices: tuple[Device, ...] = (device.preset("h200"),)
+    computes: bool = True
+    name: str = "host"
+    counts: Counter[str] = field(default_factory=Counter)
+    launched: list[tuple[int, int]] = field(default_factory=list)  # (ordinal, stream)
+    kernels: list[Kernel] = field(default_factory=list)
+    homes: dict[int, int] = field(default_factory=dict)  # address -> ordinal, 0 when absent
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def count(self, what: str) -> None:
+        with self.lock:
+            self.counts[what] += 1
+
+    def device(self, ordinal: int) -> Device:
+        self.count("device")
+        return self.devices[ordinal]
+
+    def ordinal_of(self, address: int) -> int:
+        return self.homes.get(address, 0)
+
+    def load(self, binary: Binary, ordinal: int, launch: Launch) -> Kernel:
+        self.count("load")
+        kernel = Kernel(binary.name, ordinal)
+        self.kernels.append(kernel)
+        return kernel
+
+    def pack(self, kernel: Kernel, launch: Launch, arguments: tuple[Argument, ...], addresses: dict[str, int]) -> Call:
+        self.count("pack")
+        for argument in arguments:
+            if isinstance(argument, MapArgument):
+                assert argument.tensor_map.violations(addresses[argument.operand]) == ()
+        return Call(kernel, launch, arguments, addresses)
+
+    def launch(self, call: Call, stream: int) -> None:
+        assert call.kernel.is_alive, "a call of an unloaded kernel"
+        self.count("launch")
+        self.launched.append((call.kernel.ordinal, stream))
+        if self.computes:
+            _multiply(call)
+
+    def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
+        self.count("zero")
+        for row in range(num_rows):
+            ctypes.memset(address + row * pitch_bytes, 0, row_bytes)
+
+    def clear(self) -> None:
+        self.count("clear")
+        for kernel in self.kernels:
+            kernel.is_alive = False
+        self.kernels.clear()
+
+
+@dataclass
+class FakeCompiler:
+    """Stands in for jit.build.build: a Binary that carries its unit's name."""
+
+    built: list[Source] = field(default_factory=list)
+
+    def __call__(self, source: Source, *, refuse: bool = False) -> Binary:
+        assert refuse, "production kernels refuse spills"
+        self.built.append(source)
+        return Binary(
+            digest=source.name,
+            name=source.name,
+            entry=source.entry,
+            arch=source.arch,
+            compiler="none",
+            cubin=b"\x7fELF",
+            ptx="",
+            log="",
+            resources=Resources(168, 0, 0, 0, 0, 16),
+            warnings=(),
+            compile_seconds=0.0,
+            from_cache=False,
+        )
+
+
+def _multiply(call: Call) -> None:
+    """out = a x b as the kernel called hopper_<in>_<out>_<tn or nn>_... would, through maps and the pointer alone."""
+    _, in_name, out_name, layout, *_ = call.kernel.name.split("_")
+    in_type, out_type = dtypes.by_name(in_name), dtypes.by_name(out_name)
+    maps = {x.operand: x.tensor_map for x in call.arguments if isinstance(x, MapArgument)}
+    ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
+    a = _through(maps["a"], call.addresses["a"], in_type)
+    b = _through(maps["b"], call.addresses["b"], in_type)
+    result = a.astype(np.float64) @ (b.T if layout == "tn" else b).astype(np.float64)
+    out = _memory(call.addresses["out"], (ints["m"], ints["n"]), ints["out_pitch"] * out_type.size, out_type)
+    out[...] = result.astype(out_type.numpy)
+
+
+def _through(tensor_map: TensorMap, address: int, dtype: dtypes.DType) -> np.ndarray:
+    columns, rows = tensor_map.extents
+    return _memory(address, (rows, columns), tensor_map.pitches_bytes[0], dtype)
+
+
+def _memory(address: int, shape: tuple[int, int], pitch_bytes: int, dtype: dtypes.DType) -> np.ndarray:
+    size_bytes = (shape[0] - 1) * pitch_bytes + shape[1] * dtype.size
+    raw = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), np.uint8)
+    flat = raw.view(dtype.numpy) if dtype.size == 1 else raw.view(np.uint8)
+    return np.ndarray(shape, dtype.numpy, flat.data, strides=(pitch_bytes, dtype.size))

@@ -19,6 +19,8 @@ def view(shape, strides, *, dtype=dtypes.BF16, address=4096, location=GPU) -> Vi
 
 A = view((64, 128), (128, 1))
 B = view((128, 32), (1, 128))  # k contiguous: a weight's w.t()
+A_FP32 = view((64, 128), (128, 1), dtype=dtypes.FP32)
+B_FP32 = view((128, 32), (1, 128), dtype=dtypes.FP32)
 
 
 def test_packed_arrays_make_the_packed_problem():
@@ -78,7 +80,7 @@ def test_out_may_have_any_pitch_and_any_element_address():
         (UnsupportedError, "cuda:1", (A, view((128, 32), (1, 128), location=Location("cuda", 1)))),
         (UnsupportedError, "the CPU", (A, B, view((64, 32), (32, 1), location=Location("host", 0)))),
         (DTypeError, "a of bf16 and b of fp16", (A, view((128, 32), (1, 128), dtype=dtypes.FP16))),
-        (DTypeError, "fp32", (view((64, 128), (128, 1), dtype=dtypes.FP32), view((128, 32), (1, 128), dtype=dtypes.FP32))),
+        (DTypeError, "fp32", (A_FP32, B_FP32)),
         (DTypeError, "bf16 inputs with out in fp16", (A, B, view((64, 32), (32, 1), dtype=dtypes.FP16))),
         (LayoutError, "k is contiguous in a", (view((64, 128), (1, 64)), B)),
         (LayoutError, "k is contiguous in b", (A, view((128, 32), (64, 2)))),

@@ -166,7 +166,7 @@ class Config:
             found.append(f"stages = {self.stages} is outside 2 .. 16")
         if self.cluster_m not in (1, 2):
             found.append(f"cluster_m = {self.cluster_m} is outside 1 .. 2")
-        elif self.tile_n % (8 * self.cluster_m):
+        elif self.cluster_m > 1 and self.tile_n % (8 * self.cluster_m):
             found.append(
                 f"tile_n = {self.tile_n} cannot be loaded by {self.cluster_m} CTAs in whole swizzle atoms of 8 rows; "
                 f"use a multiple of {8 * self.cluster_m}"

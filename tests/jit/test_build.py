@@ -207,9 +207,7 @@ def test_memory_drops_the_least_recently_used_beyond_its_bytes(
 def test_build_many_keeps_the_order_and_reports_each_unit_to_the_callers_thread(compiler: Compiler) -> None:
     sources = [numbered(number) for number in (3, 1, 2, 1)]
     seen: list[tuple[int, int, int]] = []
-    binaries = build.build_many(
-        sources, threads=2, progress=lambda d, n, _: seen.append((d, n, threading.get_ident()))
-    )
+    binaries = build.build_many(sources, threads=2, progress=lambda d, n, _: seen.append((d, n, threading.get_ident())))
     assert [binary.digest for binary in binaries] == [build.digest_of(source) for source in sources]
     assert seen == [(done, 4, threading.get_ident()) for done in (1, 2, 3, 4)]
     assert compiler.counts.total() == 3

@@ -92,9 +92,7 @@ def test_folders_get_mode_0700_and_files_0600_whatever_the_umask(
     assert store.lookup(KEY) is not None
 
 
-def test_an_absent_key_or_folder_is_a_silent_miss(
-    store: Cache, entry: Path, caught: list[Any], tmp_path: Path
-) -> None:
+def test_an_absent_key_or_folder_is_a_silent_miss(store: Cache, entry: Path, caught: list[Any], tmp_path: Path) -> None:
     assert store.lookup("f" * 32) is None
     assert store.lookup("../../etc") is None
     assert Cache(tmp_path / "nowhere").lookup(KEY) is None

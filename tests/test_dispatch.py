@@ -1,0 +1,627 @@
+"""matmul and plan on a pretended GPU: right numbers for any served layout, typed refusals for all others."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import tilewright
+from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
+from tilewright import calls, device, errors
+from tilewright.config import Config
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import ConfigError, DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
+from tilewright.problem import packed
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
+    import tilewright.dispatch  # noqa: F401  # loads plan.py, whose name on the package is the function
+
+    fake = FakeCompiler()
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", fake)
+    return fake
+
+
+@pytest.fixture
+def backend(compiler: FakeCompiler) -> HostBackend:
+    return HostBackend()
+
+
+@pytest.fixture
+def dispatcher(backend: HostBackend) -> Dispatcher:
+    return Dispatcher(lambda: backend)
+
+
+def equals(out: GpuArray, a: GpuArray, b: GpuArray) -> bool:
+    """Whether out is the product, rounded once: operands are small integers, so every partial sum is exact."""
+    return np.array_equal(out.host, product(a, b).astype(out.host.dtype))
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("out_dtype", ["same", "fp32"])
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 64), (1, 8, 8), (129, 264, 72), (3, 8, 200), (200, 16, 8)])
+def test_the_product_is_exact(dispatcher: Dispatcher, m, n, k, dtype, out_dtype, transposed):
+    a = gpu((m, k), dtype, seed=1)
+    b = gpu((n, k), dtype, seed=2).t() if transposed else gpu((k, n), dtype, seed=2)
+    out = gpu((m, n), dtype if out_dtype == "same" else "fp32", fill=float("nan"))
+    assert dispatcher.matmul(a, b, out) is out
+    assert equals(out, a, b)
+
+
+def test_sliced_operands_keep_their_pitches_and_the_rest_of_outs_base_is_untouched(dispatcher: Dispatcher):
+    # vllm#55534: packed strides were rebuilt from shapes; each operand alone and all together
+    for sliced in ("a", "b", "out", "all"):
+        bases = {name: gpu((128, 256), seed=seed) for seed, name in enumerate(("a", "b", "out"))}
+        part = {
+            name: base[:64, :64] if sliced in (name, "all") else base[:64, :64].contiguous()
+            for name, base in bases.items()
+        }
+        before = bases["out"].host.copy()
+        dispatcher.matmul(part["a"], part["b"].t(), part["out"])
+        assert equals(part["out"], part["a"], part["b"].t())
+        bases["out"].host[:64, :64] = before[:64, :64]
+        assert np.array_equal(bases["out"].host, before)
+
+
+def test_a_weight_narrowed_from_padded_rows_is_read_with_its_pitch(dispatcher: Dispatcher):
+    # ROCm aiter#2466, in the types that are here: a wrapper passed K for the pitch
+    a, w, out = gpu((16, 64), seed=1), gpu((64, 80), seed=2)[:, :64], gpu((16, 64))
+    dispatcher.matmul(a, w.t(), out)
+    assert equals(out, a, w.t())
+
+
+def test_a_base_off_by_one_element_is_refused_by_its_address_and_its_clone_works(dispatcher: Dispatcher):
+    # FlagGems#4471: strides were fine and the address was not looked at
+    a = gpu((64 * 64 + 8,), seed=1)[1 : 64 * 64 + 1].reshape(64, 64)
+    b, out = gpu((64, 64), seed=2).t(), gpu((64, 64))
+    with pytest.raises(LayoutError, match=r"2 past a multiple of 16 bytes.*pass a\.clone\(\)"):
+        dispatcher.matmul(a, b, out)
+    dispatcher.matmul(a.clone(), b, out)
+    assert equals(out, a, b)
+
+
+def test_an_address_is_checked_again_on_a_layout_that_was_served_before(dispatcher: Dispatcher):
+    flat, b, out = gpu((64 * 64 + 8,), seed=1), gpu((64, 64), seed=2).t(), gpu((64, 64))
+    dispatcher.matmul(flat[:4096].reshape(64, 64), b, out)
+    with pytest.raises(LayoutError, match="a at address"):
+        dispatcher.matmul(flat[1:4097].reshape(64, 64), b, out)
+    with pytest.raises(LayoutError, match="b at address"):
+        dispatcher.matmul(flat[:4096].reshape(64, 64), flat[1:4097].reshape(64, 64).t(), out)
+
+
+def test_an_m_contiguous_a_is_refused_by_name(dispatcher: Dispatcher):
+    x, w = gpu((64, 63), seed=1), gpu((64, 8), seed=2)
+    with pytest.raises(LayoutError, match=r"k is contiguous in a.*pass a\.contiguous\(\)"):
+        dispatcher.matmul(x.t(), w, gpu((63, 8)))
+    out = gpu((63, 8))
+    dispatcher.matmul(x.t().contiguous(), w, out)
+    assert equals(out, x.t(), w)
+
+
+def test_broadcast_operands_and_a_broadcast_out_are_refused(dispatcher: Dispatcher):
+    row, full = gpu((1, 64), seed=1), gpu((64, 64), seed=2)
+    wide = GpuArray(np.broadcast_to(row.host, (64, 64)))
+    with pytest.raises(LayoutError, match="stride of 0"):
+        dispatcher.matmul(wide, full, gpu((64, 64)))
+    with pytest.raises(LayoutError, match="stride of 0"):
+        dispatcher.matmul(full, wide.t(), gpu((64, 64)))
+    with pytest.raises(LayoutError, match="place of its own"):
+        dispatcher.matmul(full, full, GpuArray(np.broadcast_to(gpu((1, 64)).host, (64, 64))))
+
+
+@pytest.mark.parametrize("shift", range(16))
+def test_out_may_start_at_any_element_and_have_any_pitch(dispatcher: Dispatcher, shift: int):
+    a, b = gpu((5, 16), seed=1), gpu((16, 8), seed=2)
+    base = gpu((6, 8 + 16 + 1), fill=-7.0)
+    out = base[:5, shift : shift + 8]
+    dispatcher.matmul(a, b, out)
+    assert equals(out, a, b)
+    out.host[...] = -7.0
+    assert np.all(base.host == -7.0)
+
+
+# -- overlap -----------------------------------------------------------------------------------------------------------
+
+
+def test_out_may_be_other_columns_of_the_matrix_that_a_is_part_of(dispatcher: Dispatcher):
+    base, b = gpu((64, 128), seed=1), gpu((64, 64), seed=2)
+    a, out = base[:, :64], base[:, 64:128]
+    before = a.host.copy()
+    dispatcher.matmul(a, b, out)
+    assert np.array_equal(a.host, before)
+    assert equals(out, a, b)
+
+
+@pytest.mark.parametrize("columns", [slice(0, 64), slice(32, 96), slice(63, 127)])
+def test_out_that_shares_memory_with_a_is_refused(dispatcher: Dispatcher, columns: slice):
+    base, b = gpu((64, 128), seed=1), gpu((64, 64), seed=2)
+    before = base.host.copy()
+    with pytest.raises(LayoutError, match=r"shares memory with a.*a\.clone\(\)"):
+        dispatcher.matmul(base[:, :64], b, base[:, columns])
+    assert np.array_equal(base.host, before)
+
+
+def test_out_that_shares_memory_with_b_is_refused_after_the_same_layout_was_served(dispatcher: Dispatcher):
+    a, b, out = gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))
+    dispatcher.matmul(a, b, out)
+    with pytest.raises(LayoutError, match="shares memory with b"):
+        dispatcher.matmul(a, b, b)
+
+
+# -- nothing to compute ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 8), (8, 0), (0, 0)])
+@pytest.mark.parametrize("k", [0, 8])
+def test_no_rows_or_no_columns_return_the_empty_out_without_a_launch(
+    dispatcher: Dispatcher, backend: HostBackend, compiler: FakeCompiler, m, n, k
+):
+    out = gpu((m, n))
+    assert dispatcher.matmul(gpu((m, k)), gpu((k, n)), out) is out
+    assert not backend.counts.keys() & {"load", "launch", "zero"}
+    assert compiler.built == []
+
+
+def test_a_k_of_zero_writes_zeros_between_the_padding_and_launches_nothing(
+    dispatcher: Dispatcher, backend: HostBackend
+):
+    base = gpu((4, 12), fill=7.0)
+    for _ in range(2):
+        base.host[...] = 7.0
+        dispatcher.matmul(gpu((4, 0)), gpu((0, 8)), base[:, :8])
+        assert np.all(base.host[:, :8] == 0)
+        assert np.all(base.host[:, 8:] == 7.0)
+    assert backend.counts["zero"] == 2
+    assert not backend.counts.keys() & {"load", "launch"}
+
+
+def test_a_product_after_an_empty_one_is_right(dispatcher: Dispatcher):
+    # sglang#23609: a launch of 0 blocks left an error behind that surfaced in the next call
+    dispatcher.matmul(gpu((0, 8)), gpu((8, 8)), gpu((0, 8)))
+    a, b, out = gpu((8, 8), seed=1), gpu((8, 8), seed=2), gpu((8, 8))
+    dispatcher.matmul(a, b, out)
+    assert equals(out, a, b)
+
+
+def test_empty_operands_of_shapes_that_do_not_fit_are_refused(dispatcher: Dispatcher):
+    with pytest.raises(ShapeError):
+        dispatcher.matmul(gpu((0, 8)), gpu((0, 8)), gpu((0, 8)))
+    with pytest.raises(ShapeError):
+        dispatcher.matmul(gpu((4, 0)), gpu((0, 8)), gpu((4, 9)))
+
+
+# -- refusals, and what they advise ------------------------------------------------------------------------------------
+
+
+def _padded(x: GpuArray, extent: int) -> GpuArray:
+    """`x` in rows padded to `extent` elements, as the refusals advise."""
+    rows = gpu((x.host.shape[0], extent), "bf16")
+    view = rows[:, : x.host.shape[1]]
+    view.host[...] = x.host
+    return view
+
+
+def test_a_pitch_that_tma_cannot_read_is_refused_and_the_padding_it_names_works(dispatcher: Dispatcher):
+    a, b = gpu((16, 20), seed=1), gpu((20, 24), seed=2)
+    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements and pass the view of the first 20"):
+        dispatcher.matmul(a, b, gpu((16, 24)))
+    out = gpu((16, 24))
+    dispatcher.matmul(_padded(a, 24), b, out)
+    assert equals(out, a, b)
+
+
+def test_the_same_holds_for_both_layouts_of_b(dispatcher: Dispatcher):
+    a, w, plain = gpu((16, 24), seed=1), gpu((10, 24), seed=2), gpu((24, 10), seed=3)
+    with pytest.raises(LayoutError, match="copy b into rows padded to 16 elements"):
+        dispatcher.matmul(a, plain, gpu((16, 10)))
+    out = gpu((16, 10))
+    dispatcher.matmul(a, _padded(plain, 16), out)
+    assert equals(out, a, plain)
+    narrow = gpu((16, 20), seed=4)
+    with pytest.raises(LayoutError, match="copy b into rows padded to 24 elements"):
+        dispatcher.matmul(_padded(narrow, 24), w[:, :20].contiguous().t(), gpu((16, 10)))
+    dispatcher.matmul(_padded(narrow, 24), _padded(w[:, :20].contiguous(), 24).t(), out)
+    assert equals(out, narrow, w[:, :20].t())
+
+
+def test_where_a_packed_copy_would_be_refused_as_well_padded_rows_are_advised(dispatcher: Dispatcher):
+    # tilelang#2907: the size that a message suggested failed in turn
+    x, b = gpu((20, 16), seed=1), gpu((20, 8), seed=2)  # a = x.t(): packed rows of 20 are 40 bytes
+    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements"):
+        dispatcher.matmul(x.t(), b, gpu((16, 8)))
+    out = gpu((16, 8))
+    dispatcher.matmul(_padded(x.t().contiguous(), 24), b, out)
+    assert equals(out, x.t(), b)
+    odd = gpu((16 * 24 + 8,), seed=3)[1 : 16 * 24 + 1].reshape(16, 24)[:, :20]
+    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements"):
+        dispatcher.matmul(odd, b, out)
+    dispatcher.matmul(_padded(odd, 24), b, out)
+    assert equals(out, odd, b)
+
+
+def test_a_broadcast_operand_works_as_the_advised_copy(dispatcher: Dispatcher):
+    wide, b, out = GpuArray(np.broadcast_to(gpu((1, 64), seed=1).host, (8, 64))), gpu((64, 8), seed=2), gpu((8, 8))
+    with pytest.raises(LayoutError, match=r"pass a\.contiguous\(\)"):
+        dispatcher.matmul(wide, b, out)
+    dispatcher.matmul(wide.contiguous(), b, out)
+    assert equals(out, wide, b)
+
+
+def test_an_out_inside_of_a_works_with_the_advised_clone(dispatcher: Dispatcher):
+    a, b = gpu((64, 64), seed=1), gpu((64, 64), seed=2)
+    copy = a.clone()
+    dispatcher.matmul(copy, b, a)
+    assert equals(a, copy, b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "advice"), [((64,), (64, 8), "a.reshape(1, -1)"), ((8, 64), (64,), "b.reshape(-1, 1)")]
+)
+def test_a_vector_works_as_the_advised_matrix(dispatcher: Dispatcher, a, b, advice):
+    x, y = gpu(a, seed=1), gpu(b, seed=2)
+    with pytest.raises(ShapeError) as refusal:
+        dispatcher.matmul(x, y, gpu((8, 8)))
+    assert advice in str(refusal.value)
+    x, y = (x.reshape(1, -1), y) if len(a) == 1 else (x, y.reshape(-1, 1))
+    out = gpu((x.host.shape[0], y.host.shape[1]))
+    dispatcher.matmul(x, y, out)
+    assert equals(out, x, y)
+
+
+def test_a_batch_works_as_the_advised_matrix(dispatcher: Dispatcher):
+    batch, b, out = gpu((4, 8, 64), seed=1), gpu((64, 8), seed=2), gpu((32, 8))
+    with pytest.raises(ShapeError, match=r"reshape a to \(-1, 64\)"):
+        dispatcher.matmul(batch, b, out)
+    dispatcher.matmul(batch.reshape(-1, 64), b, out)
+    assert equals(out, batch.reshape(-1, 64), b)
+
+
+def test_a_weight_passed_without_its_transpose_is_refused_with_the_advice_that_works(dispatcher: Dispatcher):
+    a, w, out = gpu((8, 64), seed=1), gpu((16, 64), seed=2), gpu((8, 16))
+    with pytest.raises(ShapeError, match=r"w\.t\(\)"):
+        dispatcher.matmul(a, w, out)
+    dispatcher.matmul(a, w.t(), out)
+    assert equals(out, a, w.t())
+
+
+@pytest.mark.parametrize("name", ["float64", "int8", "complex64", "int32"])
+def test_other_dtypes_are_refused_by_name(dispatcher: Dispatcher, name: str):
+    other = GpuArray(np.zeros((64, 64), name))
+    with pytest.raises(DTypeError, match="a of dtype"):
+        dispatcher.matmul(other, gpu((64, 64)), gpu((64, 64)))
+    with pytest.raises(DTypeError, match="out of dtype"):
+        dispatcher.matmul(gpu((64, 64)), gpu((64, 64)), other)
+
+
+def test_host_arrays_and_strangers_are_refused(dispatcher: Dispatcher, backend: HostBackend):
+    host = np.zeros((64, 64), np.float16)
+    with pytest.raises(UnsupportedError, match="the CPU"):
+        dispatcher.matmul(host, host)
+    with pytest.raises(UnsupportedError, match=r"b, a builtins\.list"):
+        dispatcher.matmul(gpu((64, 64)), [[1.0]])
+    with pytest.raises(UnsupportedError, match="a of numpy and b of the CUDA array interface"):
+        dispatcher.matmul(host, gpu((64, 64)))
+    with pytest.raises(UnsupportedError, match="without out"):
+        dispatcher.matmul(gpu((64, 64)), gpu((64, 64)))
+    assert not backend.counts.keys() & {"load", "launch"}
+
+
+def test_a_refused_call_reaches_neither_compiler_nor_device(
+    dispatcher: Dispatcher, backend: HostBackend, compiler: FakeCompiler
+):
+    good, out = gpu((64, 64)), gpu((64, 64))
+    bad = [
+        (good.t(), good, out),
+        (good, gpu((32, 64)), out),
+        (good, good, good),
+        (good, good, gpu((64, 64), "fp16")),
+        (good[:, 1:33], good, out),
+    ]
+    for arrays in bad:
+        with pytest.raises(RefusalError):
+            dispatcher.matmul(*arrays)
+    assert compiler.built == []
+    assert not backend.counts.keys() & {"load", "pack", "launch", "zero"}
+
+
+# -- devices -----------------------------------------------------------------------------------------------------------
+
+
+def _on(backend: HostBackend, ordinal: int, *arrays: GpuArray) -> tuple[GpuArray, ...]:
+    backend.homes.update({array.address: ordinal for array in arrays})
+    return arrays
+
+
+def test_each_device_gets_its_own_kernel_and_grid_and_going_back_works(compiler: FakeCompiler):
+    backend = HostBackend(devices=(device.preset("h200"), device.preset("h20")))
+    dispatcher = Dispatcher(lambda: backend)
+    shape = (2048, 2048)
+    first = _on(backend, 0, gpu(shape, seed=1), gpu(shape, seed=2), gpu(shape))
+    second = _on(backend, 1, gpu(shape, seed=1), gpu(shape, seed=2), gpu(shape))
+    backend.computes = False
+    for arrays in (first, second, first):
+        dispatcher.matmul(*arrays)
+    assert [ordinal for ordinal, _ in backend.launched] == [0, 1, 0]
+    assert [kernel.ordinal for kernel in backend.kernels] == [0, 1]
+    grids = [dispatcher.plan(*arrays).launch.grid for arrays in (first, second)]
+    assert grids[0] > 78 >= grids[1]
+
+
+def test_operands_on_two_devices_are_refused(compiler: FakeCompiler):
+    backend = HostBackend(devices=(device.preset("h200"),) * 2)
+    dispatcher = Dispatcher(lambda: backend)
+    a, b, out = gpu((64, 64)), gpu((64, 64)), gpu((64, 64))
+    dispatcher.matmul(a, b, out)
+    for moved in (b, out):
+        backend.homes = {moved.address: 1}
+        with pytest.raises(UnsupportedError, match="one device"):
+            dispatcher.matmul(a, b, out)
+
+
+@pytest.mark.parametrize("sm", [(7, 0), (8, 0), (8, 6), (8, 9), (9, 1), (10, 0), (12, 0), (12, 1), (13, 7)])
+def test_a_gpu_without_kernels_is_refused_by_name_and_capability_before_any_compile(compiler: FakeCompiler, sm):
+    other = device.from_attributes(
+        name="Other GPU",
+        sm=sm,
+        num_sms=100,
+        smem_per_cta_bytes=227 << 10,
+        smem_per_sm_bytes=228 << 10,
+        registers_per_sm=65536,
+        l2_bytes=1 << 26,
+    )
+    dispatcher = Dispatcher(lambda: HostBackend(devices=(other,)))
+    for call in (dispatcher.matmul, dispatcher.plan):
+        with pytest.raises(UnsupportedError, match=rf"Other GPU with compute capability {sm[0]}\.{sm[1]}"):
+            call(gpu((64, 64)), gpu((64, 64)), gpu((64, 64)))
+    assert compiler.built == []
+
+
+def test_a_backend_that_cannot_place_an_address_says_what_to_pass(compiler: FakeCompiler):
+    class Blind(HostBackend):
+        ordinal_of = None  # type: ignore[assignment]
+
+    with pytest.raises(UnsupportedError, match="DLPack"):
+        Dispatcher(lambda: Blind()).matmul(gpu((8, 8)), gpu((8, 8)), gpu((8, 8)))
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_stream_that_the_arrays_name_is_launched_on(dispatcher: Dispatcher, backend: HostBackend):
+    a, b, out = gpu((8, 8)), gpu((8, 8)), gpu((8, 8))
+    dispatcher.matmul(a, b, out)
+    out.stream = 0xABC0
+    dispatcher.matmul(a, b, out)
+    a.stream = 0xABC0
+    dispatcher.matmul(a, b, out)
+    assert [stream for _, stream in backend.launched] == [1, 0xABC0, 0xABC0]
+    b.stream = 2
+    with pytest.raises(UnsupportedError, match="streams"):
+        dispatcher.matmul(a, b, out)
+
+
+# -- configs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_config_given_as_changes_or_whole_is_the_one_that_runs(dispatcher: Dispatcher, compiler: FakeCompiler):
+    a, b, out = gpu((256, 64), seed=1), gpu((64, 256), seed=2), gpu((256, 256))
+    whole = Config(tile_m=128, tile_n=128, stages=3)
+    dispatcher.matmul(a, b, out, config=whole)
+    assert equals(out, a, b)
+    dispatcher.matmul(a, b, out, config={"tile_m": 64, "consumers": 1, "tile_n": 64, "stages": 2, "cluster_m": 1})
+    assert "128x128x64_s3" in compiler.built[0].name
+    assert "64x64x64_s2" in compiler.built[1].name
+    assert dispatcher.plan(a, b, out, config=whole).config == whole
+
+
+def test_an_illegal_config_is_refused_with_every_reason(dispatcher: Dispatcher):
+    with pytest.raises(ConfigError) as refusal:
+        dispatcher.matmul(gpu((64, 64)), gpu((64, 64)), gpu((64, 64)), config={"tile_n": 100, "stages": 99})
+    assert len(refusal.value.violations) == 2
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"no_such_field": 1},
+        {"stages": True},
+        {"stages": 3.0},
+        {"stages": float("nan")},
+        {"stages": [3]},
+        {"stages": -1},
+        {"stages": 10**30},
+        {"schedule": 3},
+        Config(stages=[3]),  # type: ignore[arg-type]
+    ],
+)
+def test_absurd_config_values_are_refused_also_after_a_legal_config_ran(dispatcher: Dispatcher, config):
+    arrays = gpu((64, 64)), gpu((64, 64)), gpu((64, 64))
+    dispatcher.matmul(*arrays, config={"stages": 3})
+    for _ in range(2):
+        with pytest.raises(ConfigError):
+            dispatcher.matmul(*arrays, config=config)
+
+
+@pytest.mark.parametrize("num_sms", [0, -1, 133, 1.0, True, "8", float("inf")])
+def test_an_impossible_number_of_sms_is_refused(dispatcher: Dispatcher, num_sms):
+    arrays = gpu((64, 64)), gpu((64, 64)), gpu((64, 64))
+    dispatcher.matmul(*arrays, num_sms=1)
+    with pytest.raises(ConfigError, match="num_sms"):
+        dispatcher.matmul(*arrays, num_sms=num_sms)
+
+
+def test_num_sms_bounds_the_grid(dispatcher: Dispatcher):
+    big = gpu((4096, 64)), gpu((64, 4096)), gpu((4096, 4096))
+    assert dispatcher.plan(*big, num_sms=10).launch.grid <= 10
+    assert dispatcher.plan(*big).launch.grid > 100
+
+
+# -- what is kept ------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_call_plans_loads_and_packs_nothing(dispatcher: Dispatcher, backend: HostBackend):
+    arrays = gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))
+    dispatcher.matmul(*arrays)
+    before = dict(backend.counts)
+    dispatcher.matmul(*arrays)
+    assert backend.counts - type(backend.counts)(before) == {"launch": 1}
+
+
+def test_new_addresses_of_a_known_layout_are_packed_and_nothing_is_compiled(
+    dispatcher: Dispatcher, backend: HostBackend, compiler: FakeCompiler
+):
+    for seed in range(5):
+        a, b, out = gpu((64, 64), seed=seed), gpu((64, 64), seed=9), gpu((64, 64))
+        dispatcher.matmul(a, b, out)
+        assert equals(out, a, b)
+    assert (backend.counts["load"], backend.counts["pack"], len(compiler.built)) == (1, 5, 1)
+
+
+def test_eight_threads_with_four_equal_and_four_other_layouts_compile_each_once(compiler: FakeCompiler):
+    backend = HostBackend()
+    dispatcher = Dispatcher(lambda: backend)
+    sizes = [64, 64, 64, 64, 72, 80, 88, 96]
+    barrier = threading.Barrier(8)
+
+    def call(size: int) -> bool:
+        a, b, out = gpu((size, size), seed=1), gpu((size, size), seed=2), gpu((size, size))
+        barrier.wait()
+        for _ in range(20):
+            dispatcher.matmul(a, b, out)
+        return equals(out, a, b)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(call, sizes))
+    assert backend.counts["load"] == len(compiler.built) == 5
+    assert backend.counts["launch"] == 160
+
+
+def test_a_failed_first_call_does_not_spoil_the_next(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch):
+    a, b, out = gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))
+    plan_module = sys.modules["tilewright.plan"]
+    good = plan_module.build
+
+    def broken(source, *, refuse):
+        raise errors.CompileError(source.name, "no", "log", "nvrtc")
+
+    monkeypatch.setattr(plan_module, "build", broken)
+    with pytest.raises(errors.CompileError):
+        dispatcher.matmul(a, b, out)
+    monkeypatch.setattr(plan_module, "build", good)
+    dispatcher.matmul(a, b, out)
+    assert equals(out, a, b)
+
+
+def test_packed_calls_are_bounded_over_all_plans(dispatcher: Dispatcher, backend: HostBackend, monkeypatch):
+    monkeypatch.setattr(calls, "MAX_CALLS", 10)
+    a, b = gpu((8, 8), seed=1), gpu((8, 8), seed=2)
+    outs = [gpu((8, 8)) for _ in range(30)]
+    wide = [gpu((8, 8), "fp32") for _ in range(30)]
+    for out in (*outs, *wide):
+        dispatcher.matmul(a, b, out)
+    kept = sum(len(bound.calls) for bound in dispatcher._ledger._bound)
+    assert kept <= 10
+    assert equals(outs[-1], a, b)
+
+
+def test_layouts_are_bounded(dispatcher: Dispatcher, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(calls, "MAX_BOUND", 4)
+    for m in range(1, 12):
+        dispatcher.matmul(gpu((m, 8)), gpu((8, 8)), gpu((m, 8)))
+    assert len(dispatcher._products._bound) == 4
+
+
+def test_clear_drops_plans_and_handles_and_everything_is_made_anew(dispatcher: Dispatcher, backend: HostBackend):
+    a, b, out = gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))
+    plan = dispatcher.plan(a, b, out)
+    plan.run(a, b, out)
+    dispatcher.matmul(a, b, out)
+    dispatcher.clear()
+    assert backend.counts["clear"] == 1
+    out.host[...] = 0
+    dispatcher.matmul(a, b, out)
+    assert equals(out, a, b)
+    out.host[...] = 0
+    plan.run(a, b, out)  # a plan that the caller kept loads its kernel again
+    assert equals(out, a, b)
+
+
+def test_clear_before_any_call_makes_no_backend():
+    def never() -> HostBackend:
+        raise AssertionError("the backend was made")
+
+    Dispatcher(never).clear()
+
+
+def test_the_backend_is_made_at_the_first_product_and_not_by_planning_a_problem(compiler: FakeCompiler):
+    made: list[HostBackend] = []
+
+    def make() -> HostBackend:
+        made.append(HostBackend())
+        return made[-1]
+
+    dispatcher = Dispatcher(make)
+    dispatcher.plan(packed(64, 64, 64)).explain()
+    with pytest.raises(UnsupportedError):
+        dispatcher.matmul(np.zeros((8, 8), np.float16), np.zeros((8, 8), np.float16))
+    assert made == []
+    dispatcher.matmul(gpu((8, 8)), gpu((8, 8)), gpu((8, 8)))
+    assert len(made) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_starts_anew_even_when_a_lock_was_held(dispatcher: Dispatcher, backend: HostBackend):
+    a, b, out = gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))
+    plan = dispatcher.plan(a, b, out)
+    dispatcher.matmul(a, b, out)
+    locks = [dispatcher._lock, dispatcher._products._lock, dispatcher._ledger._lock]
+    locks += [bound.lock for bound in dispatcher._ledger._bound]
+    for lock in locks:  # as other threads of the parent may at the moment of the fork
+        lock.acquire()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            dispatcher.forget_after_fork()
+            out.host[...] = 0
+            loads = backend.counts["load"]
+            dispatcher.matmul(a, b, out)
+            plan.run(a, b, out)
+            status = 0 if equals(out, a, b) and backend.counts["load"] == loads + 2 else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- the doors ---------------------------------------------------------------------------------------------------------
+
+
+def test_plan_takes_arrays_or_a_problem_and_refuses_a_mixture(dispatcher: Dispatcher):
+    a, b, out = gpu((64, 64)), gpu((64, 64)), gpu((64, 64))
+    assert dispatcher.plan(a, b, out).problem == packed(64, 64, 64, b_major="n")
+    assert dispatcher.plan(a, b, out_dtype="fp32").problem.out_dtype.name == "fp32"
+    assert dispatcher.plan(packed(64, 64, 64), device="h100").device.name == "NVIDIA H100 SXM"
+    with pytest.raises(UnsupportedError, match="Problem holds"):
+        dispatcher.plan(packed(64, 64, 64), b)
+    with pytest.raises(UnsupportedError, match="leave device out"):
+        dispatcher.plan(a, b, device="h200")
+    with pytest.raises(DTypeError):
+        dispatcher.plan(a, b, out_dtype="int8")
+
+
+def test_the_face_names_the_doors_of_the_process():
+    from tilewright import dispatch
+
+    assert tilewright.matmul == dispatch.matmul
+    assert tilewright.plan == dispatch.plan
+    assert tilewright.clear == dispatch.clear

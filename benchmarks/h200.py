@@ -55,6 +55,11 @@ def configs_of(text: str, device: Device) -> list[Config]:
     return list(dict.fromkeys(found))
 
 
+def named(options: argparse.Namespace, default: str) -> str:
+    """The configs that were asked for; "" is an answer too."""
+    return default if options.configs is None else str(options.configs)
+
+
 def _changes(part: str) -> dict[str, Any]:
     pairs = [pair.split("=", 1) for pair in part.split(",") if pair]
     return {key: int(value) if value.isdigit() else value for key, value in pairs}
@@ -140,12 +145,12 @@ def time_child(options: argparse.Namespace, log: Log) -> None:
     """Every shape in every mode, beside cuBLAS; the model's choice and the configs that were named."""
     from tilewright.bench.compare import compare
 
-    named = configs_of(options.configs, preset("h200")) if options.configs not in (None, "all") else []
+    chosen = configs_of(options.configs, preset("h200")) if options.configs not in (None, "all") else []
     for m, n, k in shapes_of(options.shapes):
         problem = packed(m, n, k, dtype=options.dtype, b_major=options.b_major)
         log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "begun"})
         try:
-            for row in compare(problem, modes=options.modes.split(","), configs=[None, *named], rounds=options.rounds):
+            for row in compare(problem, modes=options.modes.split(","), configs=[None, *chosen], rounds=options.rounds):
                 log.add({"kind": "time", "status": "ok"} | row)
         except TilewrightError as error:
             log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "error", "why": str(error)})
@@ -206,7 +211,7 @@ def check_part(options: argparse.Namespace) -> list[Row]:
         return rows
 
     # The parent touches no driver: the preset names the same configs, and each child asks the GPU itself.
-    configs = configs_of(options.configs or "all", preset("h200"))
+    configs = configs_of(named(options, "all"), preset("h200"))
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         return [row for rows in pool.map(one, configs) for row in rows]
 
@@ -226,7 +231,7 @@ def single_part(part: str, options: argparse.Namespace) -> list[Row]:
 def sanitize_part(options: argparse.Namespace) -> list[Row]:
     """Each tool over the small cases of each config: its own summary, and the first lines of its reports."""
     rows = []
-    for config in configs_of(options.configs or "", preset("h200")):
+    for config in configs_of(named(options, ""), preset("h200")):
         for tool in TOOLS:
             started = time.perf_counter()
             prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
@@ -277,7 +282,7 @@ def build_part(options: argparse.Namespace) -> int:
             source = render(family("hopper"), problem, config, device)
             wanted.setdefault(source.digest("any"), source)
 
-    for config in {*configs_of(options.configs or "all", device), Config()}:
+    for config in {*configs_of(named(options, "all"), device), Config()}:
         for case in (*cases(config), *small_cases(config)):
             want(case.problem, config)
     for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:

@@ -426,7 +426,7 @@ def test_a_config_given_as_changes_or_whole_is_the_one_that_runs(dispatcher: Dis
 
 def test_an_illegal_config_is_refused_with_every_reason(dispatcher: Dispatcher):
     with pytest.raises(ConfigError) as refusal:
-        dispatcher.matmul(gpu((64, 64)), gpu((64, 64)), gpu((64, 64)), config={"tile_n": 100, "stages": 99})
+        dispatcher.matmul(gpu((64, 64)), gpu((64, 64)).t(), gpu((64, 64)), config={"tile_n": 100, "stages": 99})
     assert len(refusal.value.violations) == 2
 
 
@@ -480,8 +480,8 @@ def test_a_second_call_plans_loads_and_packs_nothing(dispatcher: Dispatcher, bac
 def test_new_addresses_of_a_known_layout_are_packed_and_nothing_is_compiled(
     dispatcher: Dispatcher, backend: HostBackend, compiler: FakeCompiler
 ):
-    for seed in range(5):
-        a, b, out = gpu((64, 64), seed=seed), gpu((64, 64), seed=9), gpu((64, 64))
+    operands = [(gpu((64, 64), seed=seed), gpu((64, 64), seed=9), gpu((64, 64))) for seed in range(5)]
+    for a, b, out in operands:
         dispatcher.matmul(a, b, out)
         assert equals(out, a, b)
     assert (backend.counts["load"], backend.counts["pack"], len(compiler.built)) == (1, 5, 1)

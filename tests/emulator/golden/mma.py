@@ -102,8 +102,6 @@ def vector(name: str, shape: Shape, doubt: str = "") -> Vector:
         f"    {cxx} d[{count}];",
         f"    {cxx}* result = reinterpret_cast<{cxx}*>(out);",
     ]
-    if shape.acc == "f64":  # two words a number: kept in pairs by lane
-        given = [np.concatenate([g.T.reshape(32, -1, 2).transpose(1, 2, 0).reshape(-1, 32) for g in given])]
     for place, selector in enumerate(shape.selectors or (None,)):
         body.append("    " + _call(shape, selector))
         body.append(f"    for (int i = 0; i < {count}; ++i) result[({place * count} + i) * 32 + threadIdx.x] = d[i];")

@@ -47,10 +47,11 @@ class Form:
     def regex(self) -> re.Pattern[str]:
         return re.compile(_regex(self.pattern))
 
-    @property
-    def base(self) -> str:
-        """The opcode up to its first point."""
-        return re.split(r"[.\[<]", self.pattern)[0]
+    @cached_property
+    def bases(self) -> tuple[str, ...]:
+        """What an opcode of this row may be up to its first point."""
+        choice = re.match(r"<\w+:([^>]*)>", self.pattern)
+        return tuple(choice[1].split("|")) if choice else (re.split(r"[.\[<]", self.pattern)[0],)
 
 
 def _regex(pattern: str) -> str:
@@ -72,7 +73,8 @@ class Table:
         self.forms = tuple(forms)
         self.by_base: dict[str, list[Form]] = {}
         for form in self.forms:
-            self.by_base.setdefault(form.base, []).append(form)
+            for base in form.bases:
+                self.by_base.setdefault(base, []).append(form)
         self.found: dict[str, tuple[Form, Modifiers]] = {}
 
     def find(self, instruction: Instruction) -> tuple[Form, Modifiers]:

@@ -73,12 +73,23 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
         ({"tile_m": float("nan")}, "tile_m = nan is not a whole number"),
         ({"stages": "four"}, "stages = 'four' is not a whole number"),
         ({"stages": True}, "stages = True is not a whole number"),
+        ({"pingpong": 1}, "pingpong = 1 is not True or False"),
+        ({"pingpong": True, "consumers": 1}, "pingpong = True alternates between 2 consumers, not 1"),
+        ({"pingpong": True, "tile_m": 256, "stages": 2}, "512 accumulators a thread"),
+        ({"halves": True}, "not a multiple of 256 (64 rows a consumer and half)"),
+        ({"halves": True, "tile_m": 256, "cluster_m": 2}, "halves = True is for single CTAs"),
         ({"schedule": 3}, "schedule = 3 is not a word"),
     ],
 )
 def test_each_broken_rule_has_its_sentence_with_numbers(changes: dict[str, object], sentence: str) -> None:
     found = dataclasses.replace(Config(), **changes).violations(PROBLEM, H200)
     assert any(sentence in reason for reason in found), found
+
+
+def test_a_ping_pong_consumer_owns_the_rows_of_the_whole_tile() -> None:
+    config = Config(tile_n=192, pingpong=True)
+    assert (config.consumer_m, config.wgmmas_m, config.accumulators) == (128, 2, 192)
+    assert config.empty_arrivals == 4
 
 
 def test_every_reason_is_given_at_once() -> None:
@@ -108,7 +119,7 @@ def test_only_the_exact_capability_is_accepted(sm: tuple[int, int]) -> None:
 
 def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
     config = Config(tile_m=64, tile_n=8, consumers=1)
-    assert any("2^31" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
+    assert any("2^30" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
 
 
 def test_check_raises_with_every_reason() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +24,42 @@ def test_the_docstring_s_worked_example_holds() -> None:
     terms = dict(prediction.terms)
     assert prediction.grid == 132
     assert prediction.waves == pytest.approx(64 * 32 / 132)
-    assert terms["tensor cores"] == pytest.approx(16 * 128 * 1024 / 1.585e3, rel=1e-3)
+    assert terms["tensor cores"] == pytest.approx(16 * 128 * 1024 / prediction.clock_ghz / 1e3)
+    assert terms["store"] == pytest.approx(16 * 1012 / prediction.clock_ghz / 1e3)
+    assert prediction.clock_ghz == pytest.approx(1.34, abs=0.02)
+    assert prediction.total_us == pytest.approx(1580, rel=0.01)
+
+
+def test_the_clock_falls_until_the_power_limit_is_kept() -> None:
+    large = model.predict(HOPPER, packed(8192, 8192, 8192), Config(), H200)
+    tiny = model.predict(HOPPER, packed(128, 256, 64), Config(), H200)
+    assert large.power_w == pytest.approx(H200.power_w, abs=2)
+    assert large.clock_ghz < H200.clock_ghz
+    assert tiny.clock_ghz == H200.clock_ghz
+    assert tiny.power_w < H200.power_w
+
+
+def test_less_power_means_a_lower_clock_and_more_time() -> None:
+    problem = packed(8192, 8192, 8192)
+    weak = model.predict(HOPPER, problem, Config(), dataclasses.replace(H200, power_w=500.0))
+    assert weak.clock_ghz < model.predict(HOPPER, problem, Config(), H200).clock_ghz
+
+
+@pytest.mark.parametrize(
+    ("faster", "slower"),
+    [
+        ({"tile_m": 256, "tile_n": 192, "stages": 3, "halves": True}, {"tile_m": 256, "tile_n": 192, "stages": 3}),
+        ({"tile_m": 256, "tile_n": 192, "stages": 3, "halves": True}, {"tile_n": 256}),
+        ({"tile_n": 192, "stages": 5, "pingpong": True, "store_slots": 1}, {"tile_n": 192}),
+        ({"k_back_and_forth": True}, {}),
+        ({}, {"tile_n": 128, "stages": 6}),
+    ],
+)
+def test_the_model_orders_8192_cubed_as_measured(faster: dict[str, Any], slower: dict[str, Any]) -> None:
+    """Steady, H200, 2026-11-30, TFLOPS: 683 and 669; 683 and 659; 672 and 659; 690 and 683 (at 256x192); 659 and 638."""
+    problem = packed(8192, 8192, 8192)
+    fast, slow = (model.predict(HOPPER, problem, Config(**fields), H200) for fields in (faster, slower))
+    assert fast.total_us < slow.total_us
 
 
 def test_no_prediction_beats_the_roofline() -> None:
@@ -59,7 +97,9 @@ def test_a_device_without_a_family_is_refused_with_its_capability() -> None:
     dtype=st.sampled_from(["bf16", "fp16"]),
     out_dtype=st.sampled_from([None, "fp32"]),
 )
-def test_every_problem_has_a_legal_choice(m: int, n: int, k: int, b_major: str, dtype: str, out_dtype: str | None) -> None:
+def test_every_problem_has_a_legal_choice(
+    m: int, n: int, k: int, b_major: str, dtype: str, out_dtype: str | None
+) -> None:
     problem = packed(m, n, k, b_major=b_major, dtype=dtype, out_dtype=out_dtype)  # type: ignore[arg-type]
     choice = model.best(problem, H200)
     assert choice.config.violations(problem, H200) == ()

@@ -28,15 +28,23 @@ STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
 PRODUCER_REGISTERS = 24  # the least that setmaxnreg takes (PTX ISA: 24 .. 256, multiples of 8)
 
+# What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
+_KINDS: dict[Any, tuple[type, str]] = {
+    "int": (int, "a whole number"),
+    "bool": (bool, "True or False"),
+    "Schedule": (str, "a word"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """One way to run the Hopper family.
 
     Units: tiles in elements; `stages` slots of the operand ring; `consumers` warpgroups that multiply, each with
-    tile_m / consumers rows; `cluster_m` CTAs side by side along m that share tiles of b by multicast; `group_m` tile
-    rows walked together by the grouped schedule; `store_slots` slots of 16 rows x 128 bytes a warp through which out
-    leaves.
+    tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs side by side
+    along m that share tiles of b by multicast; `group_m` tile rows walked together by the grouped schedule;
+    `store_slots` slots of 16 rows x 128 bytes a warp through which out leaves. `halves` computes the tiles of a small
+    last wave as two halves on two SMs; `k_back_and_forth` walks k backwards on every second tile of a CTA.
     """
 
     tile_m: int = 128
@@ -48,6 +56,9 @@ class Config:
     schedule: Schedule = "grouped"
     group_m: int = 16
     store_slots: int = 2
+    pingpong: bool = False
+    halves: bool = False
+    k_back_and_forth: bool = False
 
     # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
 
@@ -59,7 +70,7 @@ class Config:
     @property
     def consumer_m(self) -> int:
         """Rows of the tile that one consumer multiplies."""
-        return self.tile_m // self.consumers
+        return self.tile_m if self.pingpong else self.tile_m // self.consumers
 
     @property
     def wgmmas_m(self) -> int:
@@ -117,23 +128,37 @@ class Config:
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals that complete an empty barrier: one of each consumer warp of each CTA that shares the slot."""
-        return self.consumers * WARPGROUP_WARPS * self.cluster_m
+        """Arrivals that complete an empty barrier: one of each warp that reads the slot, of each CTA sharing it."""
+        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.cluster_m
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tile rows and tile columns of out; the rows rounded up to whole clusters."""
         rows = -(-problem.m // self.tile_m)
         return (-(-rows // self.cluster_m) * self.cluster_m, -(-problem.n // self.tile_n))
 
+    def whole_tiles(self, num_tiles: int, grid: int) -> int:
+        """How many of the tiles are computed whole, those of the full waves; the halves of the others fit one wave.
+
+        Worked example: 1376 tiles on 132 CTAs are 10 full waves and 56 tiles; their 112 halves take half of a wave, so
+        the whole takes 10.5 waves instead of 11.
+        """
+        rest = num_tiles % grid
+        return num_tiles - rest if self.halves and 2 * rest <= grid else num_tiles
+
+    def waves(self, num_tiles: int, grid: int) -> float:
+        """The time of all tiles in units of one whole tile."""
+        whole = self.whole_tiles(num_tiles, grid)
+        return -(-whole // grid) + (0.5 if whole < num_tiles else 0.0)
+
     # -- legality ----------------------------------------------------------------------------------------------------
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
         wrong_types = [
-            f"{field.name} = {value!r} is not {'a whole number' if field.type == 'int' else 'a word'}"
+            f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
             for field in dataclasses.fields(self)
             for value in [getattr(self, field.name)]
-            if (field.type == "int") != (isinstance(value, int) and not isinstance(value, bool))
+            if type(value) is not _KINDS[field.type][0]
         ]
         if wrong_types:
             return tuple(wrong_types)  # no rule below can be stated about a value that is no number
@@ -157,9 +182,15 @@ class Config:
         found = []
         if self.consumers not in (1, 2):
             found.append(f"consumers = {self.consumers} is outside 1 .. 2")
-        elif self.tile_m < 1 or self.tile_m % (WGMMA_M * self.consumers) or self.tile_m > 256:
-            step = WGMMA_M * self.consumers
-            found.append(f"tile_m = {self.tile_m} is not a multiple of {step} (64 rows a consumer) up to 256")
+        else:
+            step = WGMMA_M * (1 if self.pingpong else self.consumers) * (2 if self.halves else 1)
+            if self.tile_m < 1 or self.tile_m % step or self.tile_m > 256:
+                blocks = "64 rows a consumer" + (" and half" if self.halves else "")
+                found.append(f"tile_m = {self.tile_m} is not a multiple of {step} ({blocks}) up to 256")
+        if self.pingpong and self.consumers != 2:
+            found.append(f"pingpong = True alternates between 2 consumers, not {self.consumers}")
+        if self.halves and self.cluster_m != 1:
+            found.append(f"halves = True is for single CTAs, not for cluster_m = {self.cluster_m}")
         if self.tile_n % 8 or not 8 <= self.tile_n <= WGMMA_MAX_N:
             found.append(f"tile_n = {self.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
         if not 2 <= self.stages <= 16:
@@ -196,20 +227,20 @@ class Config:
     def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
         found = []
         rows, columns = self.tiles(problem)
-        if rows * columns >= 2**31:
-            found.append(f"{rows} x {columns} tiles are past the 2^31 that the schedule counts; use a larger tile")
+        if rows * columns >= 2**30:
+            found.append(f"{rows} x {columns} tiles are past the 2^30 that the schedule counts; use a larger tile")
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             found.append(
                 f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes} bytes of store "
                 f"slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
             )
-        # 24: addresses, descriptors and loop state; ptxas fits them without a spill in every config of the space (tested).
+        # 24: addresses, descriptors, loop state; ptxas fits them with no spill in every config of a space (tested).
         if self.accumulators + 24 > self.consumer_registers:
             found.append(
                 f"{self.accumulators} accumulators a thread and 24 registers of state exceed the "
                 f"{self.consumer_registers} registers of a consumer; use a smaller tile"
-                + (" or 2 consumers" if self.consumers == 1 else "")
+                + (" or 2 consumers" if self.consumers == 1 else " or no pingpong" if self.pingpong else "")
             )
         return found
 
@@ -229,4 +260,7 @@ class Config:
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.consumers} "
             f"c{self.cluster_m}x1 {order} o{self.store_slots}"
+            + (" pingpong" if self.pingpong else "")
+            + (" halves" if self.halves else "")
+            + (" k-back-and-forth" if self.k_back_and_forth else "")
         )

@@ -15,9 +15,10 @@ from tilewright.errors import UnsupportedError
 class Device:
     """One GPU model.
 
-    Units: bytes; `smem_per_cta_bytes` is the opt-in limit of dynamic shared memory a CTA; rates are whole-device,
-    `tensor_tflops` dense 16-bit inputs with fp32 accumulation under sustained load, `dram_gbps` and `l2_gbps` in
-    10^9 bytes a second, `launch_us` from the launch to the first instruction plus the drain.
+    Units: bytes; `smem_per_cta_bytes` is the opt-in limit of dynamic shared memory a CTA; `tensor_flops_per_cycle` of
+    one SM, dense 16-bit inputs with fp32 accumulation; `clock_ghz` the SM clock under tensor load before the power
+    limit acts; `tensor_tflops` what the whole device sustains; `dram_gbps` and `l2_gbps` in 10^9 bytes a second;
+    `power_w` the board's limit; `launch_us` from the launch to the first instruction plus the drain.
     """
 
     name: str
@@ -27,9 +28,12 @@ class Device:
     smem_per_sm_bytes: int
     registers_per_sm: int
     l2_bytes: int
+    tensor_flops_per_cycle: int
+    clock_ghz: float
     tensor_tflops: float
     dram_gbps: float
     l2_gbps: float
+    power_w: float
     launch_us: float
 
     @property
@@ -45,23 +49,46 @@ class Device:
 _KIB = 1024
 _MIB = 1024 * 1024
 
+
+def _preset(
+    name: str,
+    sm: tuple[int, int],
+    num_sms: int,
+    smem_kib: int,
+    l2_mib: int,
+    rates: tuple[int, float, float, float, float],
+) -> Device:
+    """A preset: `rates` are tensor FLOPs a cycle of one SM, clock in GHz, sustained TFLOPS, DRAM GB/s, watts."""
+    flops_per_cycle, clock_ghz, tensor_tflops, dram_gbps, power_w = rates
+    return Device(
+        name=name,
+        sm=sm,
+        num_sms=num_sms,
+        smem_per_cta_bytes=(smem_kib - 1) * _KIB,
+        smem_per_sm_bytes=smem_kib * _KIB,
+        registers_per_sm=65536,
+        l2_bytes=l2_mib * _MIB,
+        tensor_flops_per_cycle=flops_per_cycle,
+        clock_ghz=clock_ghz,
+        tensor_tflops=tensor_tflops,
+        dram_gbps=dram_gbps,
+        l2_gbps=60.0 * num_sms,  # measured, H200, 2026-11-29: 7,929 GB/s over 132 SMs
+        power_w=power_w,
+        launch_us=0.7,  # measured, H200, 2026-11-29: an empty kernel in a graph
+    )
+
+
 # Limits: CUDA C++ programming guide, technical specifications per compute capability. Rates of the H200: measured,
-# H200, 2026-11-29 (sustained wgmma loop on normal data 857 TFLOPS; reads of 4 GiB 4666 GB/s; L2 reads 7900 GB/s;
-# empty kernel in a graph 0.7 us). Rates of the others: vendor's datasheet, scaled by the H200's share of its own
-# datasheet (857 of 989 TFLOPS, 4666 of 4800 GB/s); not measured.
+# H200, 2026-11-29 (wgmma loop on normal data: 1.755 GHz in the first 10 ms, 857 TFLOPS sustained; reads of 4 GiB at
+# 4,666 GB/s). Rates of the others: vendor's data sheet, sustained and DRAM scaled by the H200's share of its own data
+# sheet (857 of 989 TFLOPS, 4,666 of 4,800 GB/s); not measured.
 _PRESETS: dict[str, Device] = {
-    "h200": Device("NVIDIA H200", (9, 0), 132, 227 * _KIB, 228 * _KIB, 65536, 60 * _MIB, 857.0, 4666.0, 7900.0, 0.7),
-    "h100": Device(
-        "NVIDIA H100 SXM", (9, 0), 132, 227 * _KIB, 228 * _KIB, 65536, 50 * _MIB, 857.0, 3250.0, 7900.0, 0.7
-    ),
-    "h20": Device("NVIDIA H20", (9, 0), 78, 227 * _KIB, 228 * _KIB, 65536, 60 * _MIB, 128.0, 3890.0, 4700.0, 0.7),
-    "a100": Device(
-        "NVIDIA A100 SXM", (8, 0), 108, 163 * _KIB, 164 * _KIB, 65536, 40 * _MIB, 270.0, 1980.0, 4500.0, 1.0
-    ),
-    "rtx3090": Device("NVIDIA RTX 3090", (8, 6), 82, 99 * _KIB, 100 * _KIB, 65536, 6 * _MIB, 62.0, 910.0, 2000.0, 1.0),
-    "rtx4090": Device(
-        "NVIDIA RTX 4090", (8, 9), 128, 99 * _KIB, 100 * _KIB, 65536, 72 * _MIB, 143.0, 980.0, 4500.0, 1.0
-    ),
+    "h200": _preset("NVIDIA H200", (9, 0), 132, 228, 60, (4096, 1.755, 857.0, 4666.0, 700.0)),
+    "h100": _preset("NVIDIA H100 SXM", (9, 0), 132, 228, 50, (4096, 1.755, 857.0, 3250.0, 700.0)),
+    "h20": _preset("NVIDIA H20", (9, 0), 78, 228, 60, (1024, 1.755, 128.0, 3890.0, 500.0)),
+    "a100": _preset("NVIDIA A100 SXM", (8, 0), 108, 164, 40, (2048, 1.41, 270.0, 1980.0, 400.0)),
+    "rtx3090": _preset("NVIDIA RTX 3090", (8, 6), 82, 100, 6, (512, 1.695, 62.0, 910.0, 350.0)),
+    "rtx4090": _preset("NVIDIA RTX 4090", (8, 9), 128, 100, 72, (512, 2.52, 143.0, 980.0, 450.0)),
 }
 
 PRESETS: tuple[str, ...] = tuple(_PRESETS)
@@ -110,8 +137,11 @@ def from_attributes(
         smem_per_sm_bytes=smem_per_sm_bytes,
         registers_per_sm=registers_per_sm,
         l2_bytes=l2_bytes,
+        tensor_flops_per_cycle=like.tensor_flops_per_cycle,
+        clock_ghz=like.clock_ghz,
         tensor_tflops=like.tensor_tflops * scale,
         dram_gbps=like.dram_gbps,
         l2_gbps=like.l2_gbps * scale,
+        power_w=like.power_w,
         launch_us=like.launch_us,
     )

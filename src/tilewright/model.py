@@ -1,4 +1,4 @@
-"""How long a kernel should take, from counts and rates: what matmul chooses by when nothing has been measured.
+"""How long a kernel should take, from counts, rates and energy: what matmul chooses by when nothing has been measured.
 
 A family is a generator of candidates; the choice is the cheapest by this model. Every term can be printed. Knows
 nothing of plans, drivers or records.
@@ -9,40 +9,52 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilewright.config import WGMMA_M, Config
+from tilewright.config import STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError, UnsupportedError
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
 from tilewright.problem import Problem
 
-# Cycles and clocks. The H200's SM clock under a large GEMM, in-kernel: 1.3 to 1.6 GHz (measured, H200, 2026-11-29).
-_CLOCK_GHZ = 1.6
-# Dense 16-bit FLOPs a cycle an SM (measured, H200, 2026-11-29: the wgmma loop takes exactly these cycles).
-_TENSOR_FLOPS_PER_CYCLE = 4096
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
 _SMEM_BYTES_PER_CYCLE = 128
 # What TMA brings into one SM at best: 64 bytes a cycle from the L2.
 _FILL_BYTES_PER_CYCLE = 64
-# Storing a tile: measured, H200, 2026-11-29, 8192^3: no store at all is 1.5 % faster, of 65,536 cycles (128x256).
-_EPILOGUE_BASE_CYCLES = 500
-_EPILOGUE_VALUES_PER_CYCLE = 64
+# Storing a tile: measured, H200, 2026-11-29, 8192^3: no store at all is 1.5 % faster, of 65,536 cycles (128x256). Each
+# of 8 warps then stores 4096 values; one slot is 16 x 64.
+_STORE_BASE_CYCLES = 500
+_STORE_VALUES_PER_CYCLE = 8  # a warp
 # First bytes from memory, first wgmmas, last store: from the 2.2 us of the best tiny kernels less the launch.
 _RAMP_US = 1.4
-# Of the bytes delivered to the SMs, the share that is read from the L2: neighbours' equal reads are merged; under a
-# cluster only the multicast is (measured, H200, 2026-11-29: 0.56 to 0.60 and 0.67).
-_L2_READ_SHARE = {1: 0.6, 2: 0.67}
+# Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
+# about the same time are merged, down to this; a cluster's multicast reads half. Fitted to L2 reads over fill, H200,
+# 2026-11-29: 128x256 0.59, 256x192 0.67, 256x128 0.70, ping-pong 128x192 0.58, clusters 0.65.
+_MERGED_SHARE = 0.3
+_MULTICAST_SHARE = 0.5
+_NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
+# Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
+_BACK_AND_FORTH_SAVING = 0.11
+# Energy: H200, 2026-11-29, fit over 121 cells, residual 13 W. Base in W; tensor cores and the rest of a real kernel in
+# pJ a FLOP; delivery into shared memory, L2 and DRAM reads in pJ a byte; all but DRAM at 1.33 GHz and growing with the
+# clock as (1 + 0.8 (f - 1.33) / 1.33)^2.
+_BASE_W = 115.0
+_TENSOR_PJ = 0.53 + 0.052
+_FILL_PJ = 6.9
+_L2_PJ = 16.8
+_DRAM_PJ = 64.0
+_ENERGY_CLOCK_GHZ = 1.33
+_LOWEST_CLOCK_GHZ = 0.6
 # Candidates within this of the fastest are equal to the model; the first of them in the family's order is taken.
-_INDIFFERENCE = 0.01
+_INDIFFERENCE = 0.005
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model expects of one kernel.
+    """What the model expects of one kernel that runs back to back.
 
-    Units: microseconds. `terms` are the times that each resource would take alone; `total_us` is launch and ramp and
-    the slowest of the rest. `waves` is tiles a CTA before rounding up. `roofline_share` is the floor (FLOPs at the
-    sustained tensor rate or fewest bytes at the DRAM rate) over the total.
+    Units: microseconds, GHz, watts. `terms` are the times that each resource would take alone at that clock; `total_us`
+    is launch and ramp and the slowest of the rest. `waves` is tiles a CTA before rounding up. `roofline_share` is the
+    floor (FLOPs at the sustained tensor rate or fewest bytes at the DRAM rate) over the total.
     """
 
     total_us: float
@@ -51,12 +63,14 @@ class Prediction:
     waves: float
     grid: int
     roofline_share: float
+    clock_ghz: float
+    power_w: float
 
     def __str__(self) -> str:
         terms = ", ".join(f"{name} {value:.1f}" for name, value in self.terms)
         return (
             f"{self.total_us:.1f} us, bound by {self.bound} ({terms} us), {self.waves:.2f} waves of {self.grid} CTAs, "
-            f"{self.roofline_share:.0%} of the roofline"
+            f"{self.clock_ghz:.2f} GHz and {self.power_w:.0f} W, {self.roofline_share:.0%} of the roofline"
         )
 
 
@@ -71,59 +85,71 @@ class Choice:
     considered: int
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What one launch has to do, before any clock. Units: cycles of the busiest CTA, bytes of all."""
+
+    tensor_cycles: float
+    fill_cycles: float
+    store_cycles: float
+    fill_bytes: float
+    l2_bytes: float
+    dram_bytes: float
+    flops: float  # with those on the zeros past the edges
+
+    def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
+        """Each resource's time alone."""
+        cycle_us = 1e-3 / clock_ghz
+        return {
+            "tensor cores": (self.tensor_cycles + self.store_cycles) * cycle_us,
+            "fill": (self.fill_cycles + self.store_cycles) * cycle_us,
+            "L2": self.l2_bytes / device.l2_gbps / 1e3,
+            "DRAM": self.dram_bytes / device.dram_gbps / 1e3,
+        }
+
+    def power_w(self, time_us: float, clock_ghz: float) -> float:
+        """Watts while it runs in `time_us`."""
+        scale = (1 + 0.8 * (clock_ghz - _ENERGY_CLOCK_GHZ) / _ENERGY_CLOCK_GHZ) ** 2
+        clocked_pj = _TENSOR_PJ * self.flops + _FILL_PJ * self.fill_bytes + _L2_PJ * self.l2_bytes
+        return _BASE_W + (scale * clocked_pj + _DRAM_PJ * self.dram_bytes) / time_us / 1e6
+
+
 def predict(family: Family, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Prediction:
-    """The time of one launch.
+    """The time of one launch among many of the same, at the clock that the power limit leaves.
 
     Worked example, 8192^3 bf16 on an h200 with 128x256 tiles: 64 x 32 tiles on 132 CTAs are 15.5 waves, so 16 tiles a
-    CTA; a tile has 128 k steps of 1024 tensor cycles and 1012 cycles to store: 16 x 132,084 cycles at 1.585 GHz
-    (857 TFLOPS over 132 SMs) are 1333 us.
+    CTA; a tile has 128 k steps of 1024 tensor cycles and 1012 cycles to store: 2.11 million cycles, 1204 us at 1.755
+    GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1580 us.
     """
     launch = family.launch(problem, config, device, num_sms)
     rows, columns = config.tiles(problem)
-    num_tiles = rows * columns
-    waves = num_tiles / launch.grid
-    tiles_a_cta = -(-num_tiles // launch.grid)
-    k_tiles = -(-problem.k // config.tile_k)
-
-    wgmmas = config.tile_m // WGMMA_M * (config.tile_k // 16)
-    instruction_cycles = max(
-        2 * WGMMA_M * config.tile_n * 16 / _TENSOR_FLOPS_PER_CYCLE,
-        (WGMMA_M + config.tile_n) * 16 * problem.dtype.size / _SMEM_BYTES_PER_CYCLE,
-    )
-    tensor_ghz = device.tensor_tflops * 1e3 / (device.num_sms * _TENSOR_FLOPS_PER_CYCLE)
-    tensor_us = tiles_a_cta * k_tiles * wgmmas * instruction_cycles / tensor_ghz / 1e3
-    fill_us = tiles_a_cta * k_tiles * config.stage_bytes(problem) / _FILL_BYTES_PER_CYCLE / _CLOCK_GHZ / 1e3
-    store_cycles = _EPILOGUE_BASE_CYCLES + config.tile_m * config.tile_n / _EPILOGUE_VALUES_PER_CYCLE
-    store_us = tiles_a_cta * store_cycles / _CLOCK_GHZ / 1e3
-
-    stage_reads = config.tile_m + config.tile_n / config.cluster_m
-    fill_bytes = num_tiles * k_tiles * config.tile_k * stage_reads * problem.dtype.size
-    l2_us = fill_bytes * _L2_READ_SHARE[config.cluster_m] / device.l2_gbps / 1e3
-    dram_us = _dram_bytes(problem, config, device, launch.grid) / device.dram_gbps / 1e3
-
-    parallel = {"tensor cores": tensor_us + store_us, "fill": fill_us + store_us, "L2": l2_us, "DRAM": dram_us}
-    bound = max(parallel, key=lambda name: parallel[name])
+    work = _work(problem, config, device, launch.grid)
     fixed_us = device.launch_us + _RAMP_US
+    clock_ghz = _clock_ghz(work, device, fixed_us)
+    parallel = work.times_us(device, clock_ghz)
+    bound = max(parallel, key=lambda name: parallel[name])
     if parallel[bound] < fixed_us:
         bound = "latency"
     total_us = fixed_us + max(parallel.values())
     floor_us = max(problem.flops / device.tensor_tflops / 1e6, problem.min_bytes / device.dram_gbps / 1e3)
-    terms = (
-        ("launch", device.launch_us),
-        ("ramp", _RAMP_US),
-        ("tensor cores", tensor_us),
-        ("store", store_us),
-        ("fill", fill_us),
-        ("L2", l2_us),
-        ("DRAM", dram_us),
-    )
+    store_us = work.store_cycles / clock_ghz / 1e3
     return Prediction(
         total_us=total_us,
-        terms=terms,
+        terms=(
+            ("launch", device.launch_us),
+            ("ramp", _RAMP_US),
+            ("tensor cores", parallel["tensor cores"] - store_us),
+            ("store", store_us),
+            ("fill", parallel["fill"] - store_us),
+            ("L2", parallel["L2"]),
+            ("DRAM", parallel["DRAM"]),
+        ),
         bound=bound,
-        waves=waves,
+        waves=rows * columns / launch.grid,
         grid=launch.grid,
         roofline_share=floor_us / total_us,
+        clock_ghz=clock_ghz,
+        power_w=work.power_w(total_us, clock_ghz),
     )
 
 
@@ -148,10 +174,70 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
         prediction=prediction,
         why=(
             f"the model's fastest of {len(candidates)} configs is {fastest:.1f} us; this is the first in the family's "
-            f"order within {_INDIFFERENCE:.0%} of it"
+            f"order within {_INDIFFERENCE:.1%} of it"
         ),
         considered=len(candidates),
     )
+
+
+def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
+    rows, columns = config.tiles(problem)
+    num_tiles = rows * columns
+    k_tiles = -(-problem.k // config.tile_k)
+    k_steps = k_tiles * (config.tile_k // 16)
+    instruction_cycles = max(
+        2 * WGMMA_M * config.tile_n * 16 / device.tensor_flops_per_cycle,
+        (WGMMA_M + config.tile_n) * 16 * problem.dtype.size / _SMEM_BYTES_PER_CYCLE,
+    )
+    tile_cycles = k_steps * (config.tile_m // WGMMA_M) * instruction_cycles
+    waves = config.waves(num_tiles, grid)
+
+    slots_a_warp = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
+    store_cycles = _STORE_BASE_CYCLES + slots_a_warp * STORE_ROWS * config.tile_n / _STORE_VALUES_PER_CYCLE
+    if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
+        shown_cycles = waves * max(0.0, (store_cycles - tile_cycles) / 2) + store_cycles
+    else:
+        shown_cycles = waves * store_cycles
+
+    tile_bytes = k_tiles * config.stage_bytes(problem)
+    a_bytes = num_tiles * k_tiles * config.tile_m * config.tile_k * problem.dtype.size
+    b_bytes = num_tiles * k_tiles * config.tile_n * config.tile_k * problem.dtype.size
+    return _Work(
+        tensor_cycles=waves * tile_cycles,
+        fill_cycles=waves * tile_bytes / _FILL_BYTES_PER_CYCLE,
+        store_cycles=shown_cycles,
+        fill_bytes=a_bytes + b_bytes,
+        l2_bytes=_l2_bytes(config, rows, a_bytes, b_bytes),
+        dram_bytes=_dram_bytes(problem, config, device, grid),
+        flops=2.0 * num_tiles * config.tile_m * config.tile_n * k_tiles * config.tile_k,
+    )
+
+
+def _l2_bytes(config: Config, rows: int, a_bytes: float, b_bytes: float) -> float:
+    """Bytes read from the L2. Neighbours stand below each other and share b; in a low patch also a."""
+    patch_rows = min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
+    a_share = min(1.0, max(_MERGED_SHARE, patch_rows / _NEIGHBOURS))
+    b_share = max(_MERGED_SHARE, 1.0 / patch_rows) if config.cluster_m == 1 else _MULTICAST_SHARE
+    return a_bytes * a_share + b_bytes * b_share
+
+
+def _clock_ghz(work: _Work, device: Device, fixed_us: float) -> float:
+    """The highest clock, up to the device's, at which the work stays within the power limit. By bisection to 1 MHz."""
+
+    def power_w(clock_ghz: float) -> float:
+        return work.power_w(fixed_us + max(work.times_us(device, clock_ghz).values()), clock_ghz)
+
+    high = device.clock_ghz
+    if power_w(high) <= device.power_w:
+        return high
+    low = _LOWEST_CLOCK_GHZ
+    while high - low > 0.001:
+        middle = (low + high) / 2
+        if power_w(middle) <= device.power_w:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
@@ -166,9 +252,9 @@ def _dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> 
     rows, columns = config.tiles(problem)
     patch_rows = min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
     patch_columns = min(columns, max(1.0, grid / patch_rows))
-    waves = rows * columns / grid
     per_wave = (patch_rows * config.tile_m + patch_columns * config.tile_n) * problem.k * problem.dtype.size
-    return out + max(operands, waves * per_wave)
+    saving = _BACK_AND_FORTH_SAVING if config.k_back_and_forth else 0.0
+    return out + max(operands, rows * columns / grid * per_wave * (1 - saving))
 
 
 def _no_candidate(problem: Problem, device: Device) -> Exception:

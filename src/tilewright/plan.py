@@ -116,7 +116,7 @@ class Plan(Runner):
         self._kernel_problem = _with_elements(problem)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
-        self.arguments = family.arguments(self._kernel_problem, config)
+        self.arguments = family.arguments(self._kernel_problem, config, self.launch)
         self._binary: Binary | None = None
         self._by_ordinal: dict[int, BoundPlan] = {}
 

@@ -1,10 +1,5 @@
-"""Lets the tests of this folder use the stand-ins that lie beside it."""
+"""Loads the modules that the tests of this folder reach through sys.modules."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-sys.path.append(str(Path(__file__).parents[1]))
-
-import tilewright.dispatch  # noqa: E402, F401  # loads the modules that the tests reach through sys.modules
+import tilewright.dispatch  # noqa: F401

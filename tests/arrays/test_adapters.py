@@ -163,7 +163,7 @@ def test_cupy_arrays_run_on_cupys_stream_of_their_device_and_out_is_allocated_th
 class Both:
     """Speaks both protocols."""
 
-    __cuda_array_interface__: dict[str, Any] = {}
+    __cuda_array_interface__ = None
 
     def __dlpack__(self, **_: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...  # type: ignore[empty-body]

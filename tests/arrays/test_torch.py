@@ -217,6 +217,7 @@ def test_torchs_tensors_without_plain_memory_are_refused_by_kind(torch, kind):
         TorchAdapter().view(x, "b")
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_a_fake_tensor_is_refused_by_its_class(torch):
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tilewright import device
-from tilewright.backends.base import IntArgument, MapArgument
+from tilewright.backends.base import IntArgument, Launch, MapArgument
 from tilewright.config import Config
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
@@ -16,6 +16,7 @@ from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
 
 H200 = device.preset("h200")
+ONE_CTA = Launch(grid=1, block=384, cluster=1, smem_bytes=0)
 PROBLEMS = {
     "tn_bf16": packed(4096, 4096, 4096),
     "nn_fp16_fp32": packed(4096, 4096, 4096, dtype="fp16", out_dtype="fp32", b_major="n"),
@@ -86,7 +87,7 @@ def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:
 
 @pytest.mark.parametrize(("problem", "config"), CASES[::4])
 def test_every_tensor_map_is_one_that_the_driver_takes(problem: Problem, config: Config) -> None:
-    maps = [a.tensor_map for a in HOPPER.arguments(problem, config) if isinstance(a, MapArgument)]
+    maps = [a.tensor_map for a in HOPPER.arguments(problem, config, HOPPER.launch(problem, config, H200)) if isinstance(a, MapArgument)]
     assert len(maps) == (3 if problem.out_through_tma else 2)
     for tensor_map in maps:
         assert tensor_map.violations() == ()
@@ -96,10 +97,10 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
     entry = re.search(r"hopper_gemm\((.*?)\)\s*\{", render(HOPPER, packed(64, 64, 64), Config(), H200).text, re.DOTALL)
     assert entry is not None
     names = [parameter.split()[-1] for parameter in entry[1].split(",")]
-    assert names == ["a_map", "b_map", "out_map", "out_base", "out_pitch", "m", "n", "k", "group_m"]
-    arguments = HOPPER.arguments(packed(64, 72, 80), Config())
+    assert names == ["a_map", "b_map", "out_map", "out_base", "out_pitch", "m", "n", "k", "group_m", "num_whole"]
+    arguments = HOPPER.arguments(packed(64, 72, 80), Config(), ONE_CTA)
     values = {a.name: (a.value, a.size_bytes) for a in arguments if isinstance(a, IntArgument)}
-    assert values == {"out_pitch": (72, 8), "m": (64, 4), "n": (72, 4), "k": (80, 4), "group_m": (1, 4)}
+    assert values == {"out_pitch": (72, 8), "m": (64, 4), "n": (72, 4), "k": (80, 4), "group_m": (1, 4), "num_whole": (1, 4)}
     assert len(arguments) == len(names)
 
 
@@ -123,7 +124,7 @@ def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
 
 
 def test_the_order_s_group_never_exceeds_the_rows() -> None:
-    *_, group = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16))
+    *_, group, _ = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16), ONE_CTA)
     assert group == IntArgument("group_m", 1, 4)
 
 
@@ -132,3 +133,18 @@ def test_the_order_s_group_never_exceeds_the_rows() -> None:
 )
 def test_a_store_slot_is_as_wide_as_128_bytes_and_divides_the_tile(tile_n: int, out_dtype: str, columns: int) -> None:
     assert store_columns(packed(64, 64, 64, out_dtype=out_dtype), Config(tile_n=tile_n)) == columns
+
+
+def test_a_small_last_wave_is_walked_as_halves() -> None:
+    """1376 tiles on 132 CTAs: 10 full waves, and 112 halves of the other 56."""
+    problem = packed(8192, 8192, 8192)
+    config = Config(tile_m=256, tile_n=192, stages=3, halves=True)
+    launch = HOPPER.launch(problem, config, H200)
+    assert HOPPER.arguments(problem, config, launch)[-1] == IntArgument("num_whole", 1320, 4)
+    assert config.waves(1376, launch.grid) == 10.5
+
+
+def test_a_large_last_wave_is_left_whole() -> None:
+    config = Config(tile_m=256, tile_n=192, stages=3, halves=True)
+    assert config.whole_tiles(132 + 67, 132) == 132 + 67
+    assert config.waves(132 + 67, 132) == 2

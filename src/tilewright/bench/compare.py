@@ -5,7 +5,7 @@ Knows nothing of tables or files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from tilewright.backends.cuda import backend
 from tilewright.bench.operands import operand_sets, set_bytes
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
+from tilewright.plan import Plan
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, CudaMachine, Mode, Timing, burst, interleaved, num_cold_sets, steady
 
@@ -32,9 +33,11 @@ def compare(
     rounds: int | None = None,
     ordinal: int = 0,
     seed: int = 0,
+    plans: Mapping[str, Plan] | None = None,
 ) -> list[dict[str, Any]]:
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
 
+    `plans`: more columns by name, each a plan of the problem; the ladder's rungs.
     `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs.
     Raises: what plan() raises for a config that cannot run.
     Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns.
@@ -53,6 +56,9 @@ def compare(
             name = "tilewright" if config is None else f"tilewright {plan.config}"
             columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
             details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
+        for name, plan in (plans or {}).items():
+            columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
+            details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
             rows = []
             for mode in modes:
@@ -69,7 +75,7 @@ def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
     return launch
 
 
-def _tilewright(plan: Any, sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
+def _tilewright(plan: Plan, sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
     def launch(index: int) -> None:
         plan.run(*sets[index % len(sets)])
 

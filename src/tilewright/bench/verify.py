@@ -42,18 +42,30 @@ def verify(
     out_offset: int = 0,
     seed: int = 0,
     ordinal: int = 0,
+    plan: Plan | None = None,
 ) -> Check:
     """The verdict on one run. `out_offset` moves out off its alignment, in elements.
+
+    `plan`: this plan of the problem in place of the one that `config` and `num_sms` lead to; a rung's, for one.
 
     Raises: what plan() raises; DriverError: the launch failed. Cost: two float64 products of the size.
     """
     if has_torch():
-        return _verify_with_torch(problem, config, num_sms, kind, out_offset, seed, ordinal)
-    return verify_without_torch(problem, config=config, num_sms=num_sms, kind=kind, seed=seed, ordinal=ordinal)
+        return _verify_with_torch(problem, config, num_sms, kind, out_offset, seed, ordinal, plan)
+    return verify_without_torch(
+        problem, config=config, num_sms=num_sms, kind=kind, seed=seed, ordinal=ordinal, plan=plan
+    )
 
 
 def _verify_with_torch(
-    problem: Problem, config: Any, num_sms: int | None, kind: Any, out_offset: int, seed: int, ordinal: int
+    problem: Problem,
+    config: Any,
+    num_sms: int | None,
+    kind: Any,
+    out_offset: int,
+    seed: int,
+    ordinal: int,
+    plan: Plan | None,
 ) -> Check:
     import torch  # see has_torch()
 
@@ -64,7 +76,8 @@ def _verify_with_torch(
     canary = Canary.around(
         problem.m, problem.n, problem.out_dtype, pitch=problem.out_pitch, offset=out_offset, device=device
     )
-    make_plan(a, b, canary.out, config=config, num_sms=num_sms).run(a, b, canary.out)
+    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms)
+    plan.run(a, b, canary.out)
     torch.cuda.synchronize(ordinal)
     if kind == "integer":
         verdict = check_exact(a, b, canary.out)
@@ -81,10 +94,11 @@ def verify_without_torch(
     kind: Literal["normal", "integer"] = "normal",
     seed: int = 0,
     ordinal: int = 0,
+    plan: Plan | None = None,
 ) -> Check:
     """The same with no torch in the process, which compute-sanitizer would spend its time in. Checks sampled rows."""
     cuda = backend()
-    plan = make_plan(problem, device=cuda.device(ordinal), config=config, num_sms=num_sms)
+    plan = plan or make_plan(problem, device=cuda.device(ordinal), config=config, num_sms=num_sms)
     a, b = _host_inputs(problem, kind, seed)
     out = _launched(cuda, plan, a, b, ordinal)
     if problem.b_major == "k":

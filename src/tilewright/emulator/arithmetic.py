@@ -39,6 +39,10 @@ APPROX_ULPS: dict[str, float] = {
     "tanh": 2.0**-10.9,
 }
 
+# The 29 bits of a float64 that float32 has no room for, and what they are half-way between two float32.
+_F32_CUT = np.uint64(0x1FFF_FFFF)
+_F32_TIE = np.uint64(0x1000_0000)
+
 
 def add(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
     """a + b."""
@@ -86,15 +90,30 @@ def _finish(
     """The operation on float64 copies, rounded to odd, then once to the format."""
     inputs = [flush(np.asarray(o)) if ftz else np.asarray(o) for o in operands]
     with np.errstate(all="ignore"):
-        if fmt == "f64":
+        if mode == "rn" and exact in _NATIVE and fmt in ("f32", "f64"):
+            result = np.asarray(_NATIVE[exact](*inputs))
+            result = flush(result) if ftz else result
+        elif fmt == "f64":
             result = exact(*inputs, mode, False)
         else:
-            wide = exact(*(i.astype(np.float64) for i in inputs), mode, True)
+            wide = _wide_fma(*inputs) if fmt == "f32" and mode == "rn" and exact is _exact_fma else None
+            if wide is None:
+                wide = exact(*(i.astype(np.float64) for i in inputs), mode, True)
             result = decode(fmt, encode(fmt, wide, mode, relu=relu, ftz=ftz))
     result = canonical(fmt, result)
     if sat:
         result = np.where(result > 0, np.minimum(result, 1), result.dtype.type(0))
     return result
+
+
+def _wide_fma(a: Array, b: Array, c: Array) -> Array | None:
+    """a x b + c in float64 where rounding that to f32 is sure to be one rounding: no element is near a tie of f32, and
+    none is subnormal. None otherwise."""
+    wide = a.astype(np.float64) * b + c
+    if ((wide.view(np.uint64) & _F32_CUT) == _F32_TIE).any():
+        return None
+    size = np.abs(wide)
+    return None if ((size < 2.0**-125) & (size > 0)).any() else wide
 
 
 # Each of these gives the exact result rounded to odd, or to float64 in the mode.
@@ -153,9 +172,16 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
     return p, ((a_high * b_high - p) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def minimum(
-    fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False
-) -> Array:
+# What NumPy computes with one rounding by itself.
+_NATIVE: dict[Callable[..., Array], Callable[..., Array]] = {
+    _exact_sum: np.add,
+    _exact_product: np.multiply,
+    _exact_quotient: np.divide,
+    _exact_root: np.sqrt,
+}
+
+
+def minimum(fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False) -> Array:
     """The smaller; -0 is below +0. One NaN loses to a number, or with `nan` (.NaN) makes the result NaN.
 
     `xorsign_abs`: compares magnitudes and gives the result the product's sign. Source: PTX ISA, min.
@@ -163,9 +189,7 @@ def minimum(
     return _extreme(fmt, a, b, ftz, nan, xorsign_abs, -1)
 
 
-def maximum(
-    fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False
-) -> Array:
+def maximum(fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = False, xorsign_abs: bool = False) -> Array:
     """The larger; otherwise as minimum."""
     return _extreme(fmt, a, b, ftz, nan, xorsign_abs, 1)
 

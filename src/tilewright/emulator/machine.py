@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.emulator.barriers import ClusterBarrier, Mbarrier, NamedBarrier
-from tilewright.emulator.engines import Engine
+from tilewright.emulator.engines import Engine, Warpgroup
 from tilewright.emulator.events import AsyncOp, Observer, Site, error_facts
 from tilewright.emulator.integers import WINDOWS
+from tilewright.emulator.isa import sync
 from tilewright.emulator.memory import GlobalMemory, SharedMemory
 from tilewright.emulator.schedule import Schedule
 from tilewright.emulator.translate import Block, Kernel, item_registers
@@ -66,7 +67,9 @@ class Fragment:
     is_pinned: bool = False  # split off at its block on purpose: must run before it may merge
     waits_for: tuple[int, int] | None = None  # (flat mbarrier, phase) that it was parked on
     reason: Callable[[], str] | None = None  # while parked: what it waits for, in words
-    cluster_generation: int = -1
+    cluster_generation: int = -1  # of the cluster barrier that it has arrived at and not waited for
+    site: Site | None = None  # while parked at a barrier: the instruction that parked it
+    semantics: str = ""
 
 
 @dataclass(eq=False)
@@ -83,6 +86,7 @@ class Cta:
     spare_registers: int = 0
     register_waiters: list[tuple[Fragment, int]] = field(default_factory=list)
     warp_registers: dict[int, int] = field(default_factory=dict)
+    warpgroups: dict[int, Warpgroup] = field(default_factory=dict)
     teams: list[Team] = field(default_factory=list)
 
 
@@ -172,6 +176,15 @@ class Machine:
     def pending(self, cta: int) -> list[AsyncOp]:
         """Operations that the CTA issued and that have effects left."""
         return [op for op in self.engine.pending.values() if op.cta == cta]
+
+    def phase_completed(self, barrier: Mbarrier) -> None:
+        """The barrier's phase has just completed: whoever waits for it may go on."""
+        self.progress_mark = self.blocks_run
+        if self.observer is not None:
+            self.observer.mbarrier_phase(barrier.address, barrier.phase - 1)
+        waiters, barrier.waiters = barrier.waiters, []
+        for fragment in waiters:
+            self.wake(fragment)
 
     def moved(self, what: str, num_bytes: int) -> None:
         """Counts bytes for the report."""
@@ -314,6 +327,7 @@ class Team:
         self.fenced: list[Any] | None = None
         self.local: NDArray[np.uint8] | None = None
         self.cluster_size = machine.geometry.cluster_size
+        self.specials: dict[str, NDArray[Any]] = {}
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -343,6 +357,7 @@ class Team:
                     self.parked.append(fragment)
                     fragment.reason = self._join_reason(blocks[block])
                     break
+                selection = fragment.selection
                 functions = self.functions if selection is None else self.masked_functions
                 function = functions[block]
                 if function is None:
@@ -375,7 +390,9 @@ class Team:
         lanes = self.lanes if fragment.selection is None else self.lanes[fragment.selection]
         for block, chosen in ((taken, predicate), (other, ~predicate)):
             part = lanes[chosen]
-            self.arrive(Fragment(self, _selection(part), len(part), block))
+            other_part = Fragment(self, _selection(part), len(part), block)
+            other_part.cluster_generation = fragment.cluster_generation
+            self.arrive(other_part)
 
     def arrive(self, fragment: Fragment) -> None:
         """The fragment is ready at its block; it joins who is there already."""
@@ -413,7 +430,9 @@ class Team:
         lanes = self.lanes if fragment.selection is None else self.lanes[fragment.selection]
         for key in np.unique(keys):
             part = lanes[np.broadcast_to(keys, lanes.shape) == key]
-            self.ready.append(Fragment(self, _selection(part), len(part), fragment.block, is_pinned=True))
+            split_off = Fragment(self, _selection(part), len(part), fragment.block, is_pinned=True)
+            split_off.cluster_generation = fragment.cluster_generation
+            self.ready.append(split_off)
         return PARKED
 
     def park(self, block: int, reason: Callable[[], str]) -> Fragment:
@@ -472,7 +491,7 @@ class Team:
         for cta, count in left:
             cta.live_threads -= count
             if count:
-                machine.engine.threads_left(cta)
+                sync.threads_left(machine, cta)
                 if cta.live_threads == 0 and machine.observer is not None:
                     machine.observer.cta_exit(cta.index)
         for other in [f for f in self.parked if f.waits_for == (-1, -1)]:  # their warp may be whole now
@@ -489,11 +508,9 @@ class Team:
 
     def special_register(self, name: str, site: Site) -> NDArray[Any]:
         """The value of %tid.x and the like for every lane of the team."""
-        key = (name, id(self))
-        found = self.machine.special_cache.get(key)
+        found = self.specials.get(name)
         if found is None:
-            found = np.broadcast_to(_special(self, name, site), (self.width,)).copy()
-            self.machine.special_cache[key] = found
+            found = self.specials[name] = np.broadcast_to(_special(self, name, site), (self.width,)).copy()
         return found
 
     def symbol(self, name: str, site: Site) -> NDArray[np.uint64]:

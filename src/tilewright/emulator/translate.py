@@ -77,6 +77,9 @@ class Kernel:
         self.functions: dict[tuple[int, int, bool], BlockFunction] = {}
         self.opcodes = [item.instruction.opcode for item in items if item.form is not None]
         self.shared_layout = _layout(program, entry)
+        self.names = {
+            name for instruction in entry.instructions for operand in instruction.operands for name in _names(operand)
+        }
 
     def uses(self, prefix: str) -> bool:
         """Whether an opcode starts with the prefix."""
@@ -216,6 +219,12 @@ def operand_registers(operand: Operand) -> list[Reg]:
     if isinstance(operand, Not):
         return operand_registers(operand.operand)
     return []
+
+
+def _names(operand: Operand) -> list[str]:
+    if isinstance(operand, Name):
+        return [operand.name]
+    return _names(operand.base) if isinstance(operand, Mem) else []
 
 
 def item_registers(item: Item) -> tuple[list[Reg], list[Reg]]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.family import Family
 from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.ladder import RUNGS
 
 PRODUCTION: tuple[Family, ...] = (HOPPER,)
+LADDER: tuple[Family, ...] = RUNGS
 
-_BY_NAME: dict[str, Family] = {family.name: family for family in PRODUCTION}
+_BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER)}
 
 
 def family(name: str) -> Family:

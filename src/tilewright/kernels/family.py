@@ -36,6 +36,6 @@ class Family(Protocol):
         """Grid, block, cluster and shared memory of one launch on `num_sms` SMs (default: all)."""
         ...
 
-    def arguments(self, problem: Problem, config: Config) -> tuple[Argument, ...]:
-        """The kernel's parameters in order."""
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The kernel's parameters in order, for a launch of this grid."""
         ...

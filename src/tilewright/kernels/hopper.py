@@ -12,23 +12,24 @@ from tilewright.device import Device
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import Problem
 
-# (tile_m, tile_n, consumers, stages): the tiles that fill the register file or the waves of small outputs. Stages are
-# as many as fit; a fourth stage beyond three changes nothing (measured, H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS).
-_TILES: tuple[tuple[int, int, int, int], ...] = (
-    (256, 192, 2, 3),
-    (256, 128, 2, 4),
-    (128, 256, 2, 4),
-    (128, 192, 2, 4),
-    (128, 160, 2, 5),
-    (128, 128, 2, 6),
-    (128, 64, 2, 8),
-    (64, 256, 1, 4),
-    (64, 192, 1, 6),
-    (64, 128, 1, 8),
-    (64, 64, 1, 12),
-    (64, 32, 1, 14),
-    (64, 16, 1, 16),
-    (64, 8, 1, 16),
+# The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
+# fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,
+# H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS). Measured, H200, 2026-11-30, 8192^3 steady, TFLOPS: 256x192 halves 683,
+# with k back and forth 690; ping-pong 128x192 672; 256x192 whole 669; 128x256 659; cuBLAS 660.
+_LARGE = (
+    Config(tile_m=256, tile_n=192, stages=3, halves=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=128, stages=4, halves=True, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=256, stages=4, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=192, stages=5, pingpong=True, store_slots=1, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=160, stages=5, pingpong=True, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=128, stages=6, pingpong=True, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=192, stages=4, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=128, stages=6, k_back_and_forth=True),
+    Config(tile_m=128, tile_n=64, stages=8),
+)
+_SHORT = tuple(
+    Config(tile_m=64, tile_n=tile_n, consumers=1, stages=stages)
+    for tile_n, stages in ((256, 4), (192, 6), (128, 8), (64, 12), (32, 14), (16, 16), (8, 16))
 )
 
 
@@ -42,11 +43,10 @@ class HopperFamily:
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""
-        for tile_m, tile_n, consumers, stages in _TILES:
+        for base in _LARGE + _SHORT:
             for cluster_m in (1, 2):
-                config = Config(
-                    tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=stages, cluster_m=cluster_m
-                ).replace(group_m=group_rows(tile_m, tile_n) // cluster_m)
+                group_m = max(1, group_rows(base.tile_m, base.tile_n) // cluster_m)
+                config = base.replace(cluster_m=cluster_m, group_m=group_m, halves=base.halves and cluster_m == 1)
                 if not config.violations(problem, device):
                     yield config
 
@@ -61,11 +61,13 @@ class HopperFamily:
             "TILE_K": config.tile_k,
             "STAGES": config.stages,
             "CONSUMERS": config.consumers,
-            "CONSUMER_M": config.consumer_m,
             "WGMMAS_M": config.wgmmas_m,
             "CLUSTER_M": config.cluster_m,
             "SCHEDULE": f"Schedule::{config.schedule}",
             "THREADS": config.threads,
+            "PINGPONG": config.pingpong,
+            "HALVES": config.halves,
+            "K_BACK_AND_FORTH": config.k_back_and_forth,
             "MOVES_REGISTERS": config.moves_registers,
             "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
             "CONSUMER_REGISTERS": config.consumer_registers,
@@ -86,10 +88,11 @@ class HopperFamily:
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
-        """One CTA an SM, whole clusters, never more CTAs than tiles."""
+        """One CTA an SM, whole clusters, never more CTAs than tiles (halves: than half tiles)."""
         rows, columns = config.tiles(problem)
         sms = device.num_sms if num_sms is None else num_sms
-        clusters = max(1, min(sms // config.cluster_m, rows * columns // config.cluster_m))
+        places = rows * columns // config.cluster_m * (2 if config.halves else 1)
+        clusters = max(1, min(sms // config.cluster_m, places))
         return Launch(
             grid=clusters * config.cluster_m,
             block=config.threads,
@@ -97,9 +100,9 @@ class HopperFamily:
             smem_bytes=config.smem_bytes(problem),
         )
 
-    def arguments(self, problem: Problem, config: Config) -> tuple[Argument, ...]:
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of hopper_gemm in order."""
-        rows, _ = config.tiles(problem)
+        rows, columns = config.tiles(problem)
         group = min(config.group_m, max(1, rows // config.cluster_m))
         out: Argument = IntArgument("out_map", 0, 4)
         if problem.out_through_tma:
@@ -114,6 +117,7 @@ class HopperFamily:
             IntArgument("n", problem.n, 4),
             IntArgument("k", problem.k, 4),
             IntArgument("group_m", group, 4),
+            IntArgument("num_whole", config.whole_tiles(rows * columns, launch.grid) // config.cluster_m, 4),
         )
 
 
@@ -139,7 +143,7 @@ def _a_map(problem: Problem, config: Config) -> TensorMap:
         dtype=problem.dtype,
         extents=(problem.k, problem.m),
         pitches_bytes=(problem.a_pitch * problem.dtype.size,),
-        box=(config.tile_k, config.tile_m),
+        box=(config.tile_k, config.tile_m // 2 if config.halves else config.tile_m),
         swizzle_bytes=SWIZZLE_BYTES,
     )
 

@@ -145,4 +145,5 @@ def _slug(problem: Problem, config: Config) -> str:
     return (
         f"{problem.dtype}_{problem.out_dtype}_{layout}_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}_{config.schedule}_o{config.store_slots}"
+        + "".join(f"_{word}" for word in ("pingpong", "halves", "k_back_and_forth") if getattr(config, word))
     )

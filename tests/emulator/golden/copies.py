@@ -1,4 +1,7 @@
-"""Golden vectors of copies: TMA loads, stores and reductions, 1-D bulk copies, cp.async."""
+"""Golden vectors of copies: TMA loads, stores and reductions, 1-D bulk copies, cp.async.
+
+Barriers lie behind the box in dynamic shared memory: static variables would move its start off the swizzle's period.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from golden.vector import UNTOUCHED, Map, Vector, random, words
 from numpy.typing import NDArray
+
+from golden.vector import UNTOUCHED, Map, Vector, random, words
 
 SIZES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "s32": 4, "u32": 4, "tf32": 4, "f64": 8}
 
@@ -70,15 +74,15 @@ def load(name: str, move: Move, *, error: str = "", doubt: str = "") -> Vector:
     text, inputs = move.coordinates(3)
     body = f"""
     extern __shared__ __align__(1024) uint8_t smem[];
-    __shared__ alignas(8) uint64_t barrier;
-    const uint32_t t = threadIdx.x, b = shared_address(&barrier);
+    const uint32_t t = threadIdx.x, b = shared_address(smem) + {window};
     for (uint32_t i = t; i < {window}; i += 32) smem[i] = 0xCD;
     if (t == 0) mbarrier_init(b, 1);
     fence_proxy_async();
     __syncthreads();
     if (t == 0) {{
         mbarrier_arrive_expect_tx(b, {move.box_bytes});
-        asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {text}], [%2];"
+        asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     " [%0], [%1, {text}], [%2];"
                      ::"r"(shared_address(smem) + {move.target}), "l"(&map0), "r"(b), {inputs} : "memory");
     }}
     const uint32_t done = mbarrier_wait(b, 0);
@@ -92,20 +96,24 @@ def load(name: str, move: Move, *, error: str = "", doubt: str = "") -> Vector:
         input=counting(move.tensor_bytes),
         output_bytes=window + 16,
         block=32,
-        smem_bytes=window,
+        smem_bytes=window + 16,
         maps=(move.map("in"),),
         error=error,
         doubt=doubt,
     )
 
 
-def store(name: str, move: Move, *, reduce: str = "", start: NDArray[np.generic] | None = None, doubt: str = "") -> Vector:
+def store(
+    name: str, move: Move, *, reduce: str = "", start: NDArray[np.generic] | None = None, doubt: str = ""
+) -> Vector:
     """The output buffer after one box of shared memory was written or added into it. The tensor begins 256 bytes in,
     and what is round it must survive."""
     rank, window = len(move.box), move.window_bytes
     text, inputs = move.coordinates(2)
-    instruction = f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{reduce}" if reduce else (
-        f"cp.async.bulk.tensor.{rank}d.global.shared::cta"
+    instruction = (
+        f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{reduce}"
+        if reduce
+        else (f"cp.async.bulk.tensor.{rank}d.global.shared::cta")
     )
     size = -(-(256 + move.tensor_bytes + 256) // 16) * 16
     numbers = random(name)
@@ -180,7 +188,10 @@ LOADS: dict[str, tuple[Move, str]] = {
     },
 }
 STORES: dict[str, tuple[Move, str]] = {
-    **{f"tma_store_swizzle_{w}": (Move("bf16", (72, 24), (160,), (_INNER[w], 16), (8, 3), w), "") for w in (0, 32, 64, 128)},
+    **{
+        f"tma_store_swizzle_{w}": (Move("bf16", (72, 24), (160,), (_INNER[w], 16), (8, 3), w), "")
+        for w in (0, 32, 64, 128)
+    },
     "tma_store_off_period": (Move("bf16", (72, 24), (160,), (64, 12), (8, 3), 128, target=640), ""),
     "tma_store_narrow_64_in_128": (Move("bf16", (72, 24), (160,), (32, 8), (0, 1), 128), _NARROW),
     "tma_store_ragged": (Move("bf16", (37, 10), (112,), (32, 8), (16, 5), 64), "where an extent inside a chunk clips"),
@@ -200,8 +211,7 @@ REDUCTIONS: dict[str, tuple[Move, str]] = {
 
 MULTICAST = """
     extern __shared__ __align__(1024) uint8_t smem[];
-    __shared__ alignas(8) uint64_t barrier;
-    const uint32_t t = threadIdx.x, b = shared_address(&barrier), rank = cluster_rank();
+    const uint32_t t = threadIdx.x, b = shared_address(smem) + 3072, rank = cluster_rank();
     for (uint32_t i = t; i < 3072; i += 32) smem[i] = 0xCD;
     if (t == 0) {
         mbarrier_init(b, 1);
@@ -213,8 +223,8 @@ MULTICAST = """
     if (t == 0) {
         const uint32_t target = shared_address(smem) + (rank == 1 ? 1024 : 2048);
         const uint16_t mask = rank == 1 ? 3 : 1;
-        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-                     " [%0], [%1, {%3, %4}], [%2], %5;"
+        asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                     ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;"
                      ::"r"(target), "l"(&map0), "r"(b), "r"(0), "r"(rank == 1 ? 5 : 11), "h"(mask) : "memory");
     }
     const uint32_t done = mbarrier_wait(b, 0);
@@ -259,12 +269,18 @@ CP_ASYNC = """
     for (uint32_t i = t; i < 3072; i += 32) smem[i] = 0xCD;
     __syncwarp();
     const uint32_t size16 = t % 17, size8 = t % 9, size4 = t % 5;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(s + 16 * t), "l"(in + 16 * (31 - t)) : "memory");
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(s + 512 + 16 * t), "l"(in + 16 * t), "r"(size16) : "memory");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(s + 1024 + 16 * t), "l"(in + 16 * t), "r"(16 - size16 % 16) : "memory");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(s + 1536 + 8 * t), "l"(in + 8 * t), "r"(size8) : "memory");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(s + 1792 + 4 * t), "l"(in + 4 * t), "r"(size4) : "memory");
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(s + 2048 + 8 * t), "l"(in + 8 * t + 256) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 ::"r"(s + 16 * t), "l"(in + 16 * (31 - t)) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(s + 512 + 16 * t), "l"(in + 16 * t), "r"(size16) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(s + 1024 + 16 * t), "l"(in + 16 * t), "r"(16 - size16 % 16) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                 ::"r"(s + 1536 + 8 * t), "l"(in + 8 * t), "r"(size8) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 ::"r"(s + 1792 + 4 * t), "l"(in + 4 * t), "r"(size4) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;"
+                 ::"r"(s + 2048 + 8 * t), "l"(in + 8 * t + 256) : "memory");
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, p;}"
                  ::"r"(s + 2304 + 4 * t), "l"(in + 4 * t), "r"(t % 3) : "memory");
     asm volatile("cp.async.commit_group;\\ncp.async.wait_group 0;" ::: "memory");
@@ -287,7 +303,7 @@ def _others() -> list[Vector]:
             grid=2,
             cluster=2,
             block=32,
-            smem_bytes=3072,
+            smem_bytes=3072 + 16,
             maps=(rows.map("in"),),
         ),
         Vector(name="bulk_1d", family="bulk", body=BULK, input=counting(1536), output_bytes=1552, block=32),

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
-from golden.vector import Tolerance, Vector, random, words
 from numpy.typing import NDArray
+
+from golden.vector import Tolerance, Vector, random, words
 
 _NUMPY = {
     "f16": np.dtype(np.float16),
@@ -142,11 +143,14 @@ WMMA = """
     uint32_t a[8], b[8];
     float c[8];
     asm volatile("wmma.load.a.sync.aligned.m16n16k16.{LA}.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 24;"
-                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]), "=r"(a[4]), "=r"(a[5]), "=r"(a[6]), "=r"(a[7]) : "l"(in));
+                 : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]), "=r"(a[4]), "=r"(a[5]), "=r"(a[6]), "=r"(a[7])
+                 : "l"(in));
     asm volatile("wmma.load.b.sync.aligned.m16n16k16.{LB}.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 16;"
-                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]), "=r"(b[4]), "=r"(b[5]), "=r"(b[6]), "=r"(b[7]) : "l"(in + 768));
+                 : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]), "=r"(b[4]), "=r"(b[5]), "=r"(b[6]), "=r"(b[7])
+                 : "l"(in + 768));
     asm volatile("wmma.load.c.sync.aligned.m16n16k16.{LC}.f32 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 20;"
-                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7]) : "l"(in + 1280));
+                 : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7])
+                 : "l"(in + 1280));
     asm volatile("wmma.mma.sync.aligned.{LA}.{LB}.m16n16k16.f32.f32 {{%0, %1, %2, %3, %4, %5, %6, %7}}, "
                  "{{%8, %9, %10, %11, %12, %13, %14, %15}}, {{%16, %17, %18, %19, %20, %21, %22, %23}}, "
                  "{{%0, %1, %2, %3, %4, %5, %6, %7}};"
@@ -154,7 +158,8 @@ WMMA = """
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]),
                    "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(b[4]), "r"(b[5]), "r"(b[6]), "r"(b[7]));
     asm volatile("wmma.store.d.sync.aligned.m16n16k16.{LC}.f32 [%0], {{%1, %2, %3, %4, %5, %6, %7, %8}}, 20;"
-                 ::"l"(out), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(c[4]), "f"(c[5]), "f"(c[6]), "f"(c[7]) : "memory");
+                 ::"l"(out), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(c[4]), "f"(c[5]), "f"(c[6]), "f"(c[7])
+                 : "memory");
     // Which element each register holds is the hardware's own affair; recorded, never compared.
     for (int i = 0; i < 8; ++i) reinterpret_cast<float*>(out + 2048)[32 * i + threadIdx.x] = c[i];
 """

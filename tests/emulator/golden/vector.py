@@ -1,12 +1,13 @@
-"""What a golden vector is: a small kernel, its input bytes, the bytes it must write, and how closely they must agree.
+"""What a golden vector is: a small kernel, its input bytes, its launch, and how closely outputs must agree.
 
-A kernel is `vector(const uint8_t* in, uint8_t* out, const __grid_constant__ TensorMap map0, ...)`. `out` starts as 0xA5,
-so that what a kernel must not touch is part of the vector.
+A kernel is `vector(const uint8_t* in, uint8_t* out, const __grid_constant__ TensorMap map0, ...)`. `out` starts as
+0xA5, so that what a kernel must not touch is part of the vector.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ PRELUDE = Path(__file__).with_name("prelude.cuh")
 
 @dataclass(frozen=True, kw_only=True)
 class Map:
-    """A tensor map over `in` or `out`. Shapes as in tilewright.emulator.tiled.TiledMap; `offset_bytes` into the buffer."""
+    """A tensor map over `in` or `out`, `offset_bytes` into it. Shapes as in tilewright.emulator.tiled.TiledMap."""
 
     buffer: str
     element: str
@@ -37,7 +38,7 @@ class Map:
 @dataclass(frozen=True)
 class Tolerance:
     """How far words `first` .. `first + count - 1` of the output may be off. `kind`: "ulps" (of f32), "absolute",
-    "relative" (with f32 words), or "absolute16" (f16 halves). A number may always agree exactly."""
+    "relative" or "scaled" (by the number, if above 1) of f32 words, "absolute16" of f16 halves, "any" for no check."""
 
     first: int
     count: int
@@ -45,7 +46,7 @@ class Tolerance:
     size: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Vector:
     """One golden vector. Units: CTAs, threads, CTAs a cluster, bytes.
 
@@ -72,6 +73,14 @@ class Vector:
         """The whole unit, but for the prelude."""
         parameters = "".join(f", const __grid_constant__ TensorMap map{i}" for i in range(len(self.maps)))
         return f'#include "prelude.cuh"\n\nKERNEL(const uint8_t* in, uint8_t* out{parameters}) {{\n{self.body}\n}}\n'
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What a recording belongs to: the kernel's text, its input and its launch."""
+        parts = (self.source, PRELUDE.read_text(), self.grid, self.block, self.cluster, self.smem_bytes, self.maps)
+        sha = hashlib.sha256("\0".join(map(str, parts)).encode())
+        sha.update(self.input.tobytes())
+        return sha.hexdigest()[:16]
 
 
 def words(values: Sequence[int] | NDArray[np.generic]) -> NDArray[np.uint8]:
@@ -125,9 +134,7 @@ class Op:
             f'"{kind}"({_READ[kind].format(slot)})' for kind, slot in zip(self.operands, self.slots, strict=False)
         )
         write = _WRITE[self.result].format(place)
-        return (
-            f'    {{ {_CXX[self.result]} d; asm volatile("{text}" : "={self.result}"(d) : {inputs}); {write} }}'
-        )
+        return f'    {{ {_CXX[self.result]} d; asm volatile("{text}" : "={self.result}"(d) : {inputs}); {write} }}'
 
 
 def predicate(name: str, kind: str, slots: tuple[int, ...] = (0, 1)) -> Op:
@@ -144,7 +151,10 @@ def lanewise(
     tolerance: dict[str, tuple[str, float]] | None = None,
     doubt: str = "",
 ) -> Vector:
-    """A vector of `ops`, each applied by every thread to its words: input (slots, threads), output (places, threads)."""
+    """A vector of `ops`, each applied by every thread to its words.
+
+    Shapes: input (slots, threads), output (places, threads), 32-bit words.
+    """
     threads = slots.shape[1]
     place, body, tolerances = 0, [], []
     for op in ops:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from golden.vector import Op, Vector, lanewise, random, words
 from numpy.typing import NDArray
+
+from golden.vector import Op, Vector, lanewise, random, words
 
 
 def lane_words(name: str, num_slots: int, threads: int = 32) -> NDArray[np.uint32]:
@@ -49,7 +50,11 @@ def _shuffles() -> list[Vector]:
         Op("lanemask_lt", "r", "", text="mov.u32 %0, %%lanemask_lt;"),
     ]
     reduce_ops = [
-        *[Op(f"redux.{o}.{t}", "r", "r", text=f"redux.sync.{o}.{t} %0, %1, 0xffffffff;") for o in ("add", "min", "max") for t in ("s32", "u32")],
+        *[
+            Op(f"redux.{o}.{t}", "r", "r", text=f"redux.sync.{o}.{t} %0, %1, 0xffffffff;")
+            for o in ("add", "min", "max")
+            for t in ("s32", "u32")
+        ],
         *[Op(f"redux.{o}", "r", "r", text=f"redux.sync.{o}.b32 %0, %1, 0xffffffff;") for o in ("and", "or", "xor")],
     ]
     return [
@@ -98,7 +103,8 @@ ATOMICS = """
     asm volatile("red.global.add.u32 [%0], %1;" ::"l"(result + 32 * 26), "r"(given[t]) : "memory");
     asm volatile("red.shared.add.u32 [%0], %1;" ::"r"(shared_address(cells)), "r"(given[t]) : "memory");
     asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(result + 32 * 26 + 1), "r"(given[t]) : "memory");
-    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared_address(cells + 1)), "r"(given[t] & given[32 + t]) : "memory");
+    asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(shared_address(cells + 1)), "r"(given[t] & given[32 + t])
+                 : "memory");
     __syncwarp();
     if (t < 2) result[32 * 26 + 2 + t] = cells[t];
 """
@@ -123,7 +129,8 @@ WIDTHS = """
     asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(result[8]) : "l"(in + 4 * t + 128));
     asm volatile("st.shared.u8 [%0], %1;" ::"r"(shared_address(block + 16 * t + 5)), "r"(a) : "memory");
     asm volatile("st.shared.u16 [%0], %1;" ::"r"(shared_address(block + 16 * t + 8)), "h"((uint16_t)b) : "memory");
-    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared_address(block + 16 * ((t + 1) % 32))), "r"(c), "r"(d) : "memory");
+    const uint32_t next = shared_address(block + 16 * ((t + 1) % 32));
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(next), "r"(c), "r"(d) : "memory");
     __syncwarp();
     for (int i = 0; i < 4; ++i) result[12 + i] = reinterpret_cast<uint32_t*>(block)[4 * t + i];
     asm volatile("st.global.v2.u16 [%0], {%1, %2};" ::"l"(result + 20), "h"((uint16_t)a), "h"((uint16_t)b) : "memory");
@@ -162,7 +169,8 @@ def _matrices() -> list[Vector]:
         for trans in ("", ".trans"):
             registers = ", ".join(f"%{i}" for i in range(num))
             outs = ", ".join(f'"=r"(r[{i}])' for i in range(num))
-            body += f'    asm volatile("ldmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16 {{{registers}}}, [%{num}];" : {outs} : "r"(row));\n'
+            name = f"ldmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16"
+            body += f'    asm volatile("{name} {{{registers}}}, [%{num}];" : {outs} : "r"(row));\n'
             for i in range(num):
                 body += f"    reinterpret_cast<uint32_t*>(out)[{count} * 32 + t] = r[{i}];\n"
                 count += 1
@@ -179,10 +187,9 @@ def _matrices() -> list[Vector]:
     for index, (num, trans) in enumerate((n, t) for n in (1, 2, 4) for t in ("", ".trans")):
         registers = ", ".join(f"%{i + 1}" for i in range(num))
         ins = ", ".join(f'"r"(r[{i}])' for i in range(num))
-        stores += (
-            f'    asm volatile("stmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16 [%0], {{{registers}}};" ::"r"(shared_address('
-            f'tile + {384 * index} + 8 * ((t * 13 + 5) % 32))), {ins} : "memory");\n'
-        )
+        name = f"stmatrix.sync.aligned.m8n8.x{num}{trans}.shared.b16"
+        row = f"shared_address(tile + {384 * index} + 8 * ((t * 13 + 5) % 32))"
+        stores += f'    asm volatile("{name} [%0], {{{registers}}};" ::"r"({row}), {ins} : "memory");\n'
     stores += """    __syncwarp();
     for (int i = t; i < 6 * 384; i += 32) reinterpret_cast<uint16_t*>(out)[i] = tile[i];
 """
@@ -207,7 +214,8 @@ CLUSTER = """
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(got) : "r"(peer + 4 * t) : "memory");
     asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(peer + 128 + 4 * ((t + 3) % 32)), "r"(got ^ t) : "memory");
     cluster_sync();
-    asm volatile("red.shared::cluster.add.u32 [%0], %1;" ::"r"(mapa(shared_address(cells), 1)), "r"(t + rank) : "memory");
+    asm volatile("red.shared::cluster.add.u32 [%0], %1;" ::"r"(mapa(shared_address(cells), 1)), "r"(t + rank)
+                 : "memory");
     cluster_sync();
     result[t] = got;
     result[32 + t] = cells[t];

@@ -147,24 +147,37 @@ def vector(name: str, case: Case) -> Vector:
     ]
     if case.a is None:
         body.append("    uint32_t a[4];")
-        body.append(f"    for (uint32_t j = 0; j < 4; ++j) a[j] = reinterpret_cast<uint32_t*>(smem)[(j * 128 + t) * 3];")
+        body.append("    for (uint32_t j = 0; j < 4; ++j) a[j] = reinterpret_cast<uint32_t*>(smem)[(j * 128 + t) * 3];")
     if case.selectors:
         # Nibbles out of the valid ones; other ones in every lane.
-        valid = "0xE4u >> (hashed(t * 8 + j + 9000) % 2 * 4)" if bits == 32 else "0xEDC984u >> (hashed(t * 8 + j + 9000) % 6 * 4)"
+        valid = (
+            "0xE4u >> (hashed(t * 8 + j + 9000) % 2 * 4)"
+            if bits == 32
+            else "0xEDC984u >> (hashed(t * 8 + j + 9000) % 6 * 4)"
+        )
         body.append("    uint32_t metadata = 0;")
         body.append(f"    for (uint32_t j = 0; j < 8; ++j) metadata |= (({valid}) & 15) << (4 * j);")
     for place, selector in enumerate(case.selectors or (None,)):
         body.append("    {")
         body.append(f"    {cxx} d[{case.registers}];")
-        body.append(f"    for (uint32_t j = 0; j < {case.registers}; ++j) {{ const uint32_t i = 20000 + j * 128 + t; d[j] = {start}; }}")
+        body.append(f"    for (uint32_t j = 0; j < {case.registers}; ++j) {{")
+        body.append("        const uint32_t i = 20000 + j * 128 + t;")
+        body.append(f"        d[j] = {start};")
+        body.append("    }")
         body.append('    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
         for step in range(case.steps):
             if case.a is not None:
-                body.append(f"    const uint64_t a_descriptor{step} = {replace(case.a, start=case.a.start + 32 * step).descriptor(0)};")
-            body.append(f"    const uint64_t b_descriptor{step} = {replace(case.b, start=case.b.start + 32 * step).descriptor(B_START)};")
+                a = replace(case.a, start=case.a.start + 32 * step).descriptor(0)
+                body.append(f"    const uint64_t a_descriptor{step} = {a};")
+            b = replace(case.b, start=case.b.start + 32 * step).descriptor(B_START)
+            body.append(f"    const uint64_t b_descriptor{step} = {b};")
             text = _instruction(case, selector)
-            body.append("    " + text.replace("a_descriptor", f"a_descriptor{step}").replace("b_descriptor", f"b_descriptor{step}"))
-        body.append('    asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;" ::: "memory");')
+            for side in "ab":
+                text = text.replace(f"{side}_descriptor", f"{side}_descriptor{step}")
+            body.append("    " + text)
+        body.append(
+            '    asm volatile("wgmma.commit_group.sync.aligned;\\nwgmma.wait_group.sync.aligned 0;" ::: "memory");'
+        )
         body.append(
             f"    if (t < {32 * case.warps}) for (uint32_t j = 0; j < {case.registers}; ++j) "
             f"reinterpret_cast<{cxx}*>(out)[({place * case.registers} + j) * {32 * case.warps} + t] = d[j];"
@@ -231,7 +244,10 @@ CASES: dict[str, Case] = {
     "wgmma_scale_d_0": Case(scale_d=0),
     "wgmma_negate_a": Case(scales=(-1, 1)),
     "wgmma_negate_both": Case(scales=(-1, -1), acc="f16"),
-    **{f"wgmma_fractions_{t}": Case(types=(t, t), fractions=True, steps=4) for t in ("f16", "bf16", "tf32", "e4m3", "e5m2")},
+    **{
+        f"wgmma_fractions_{t}": Case(types=(t, t), fractions=True, steps=4)
+        for t in ("f16", "bf16", "tf32", "e4m3", "e5m2")
+    },
     "wgmma_fractions_f16_acc16": Case(acc="f16", fractions=True, steps=4),
     "wgmma_sp_f16": Case(b=MN128, selectors=(0, 1), n=8, doubt=_META),
     "wgmma_sp_bf16_k_major": Case(types=("bf16", "bf16"), selectors=(0, 1), n=8, doubt=_META),

@@ -11,11 +11,13 @@ struct Config {
     static constexpr int TILE_K = 64;
     static constexpr int STAGES = 4;
     static constexpr int CONSUMERS = 2;
-    static constexpr int CONSUMER_M = 64;
     static constexpr int WGMMAS_M = 1;
     static constexpr int CLUSTER_M = 1;
     static constexpr Schedule SCHEDULE = Schedule::grouped;
     static constexpr int THREADS = 384;
+    static constexpr bool PINGPONG = false;
+    static constexpr bool HALVES = false;
+    static constexpr bool K_BACK_AND_FORTH = false;
     static constexpr bool MOVES_REGISTERS = true;
     static constexpr int PRODUCER_REGISTERS = 24;
     static constexpr int CONSUMER_REGISTERS = 240;

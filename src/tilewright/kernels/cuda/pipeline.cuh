@@ -20,6 +20,13 @@ struct PipelineState {
             parity ^= 1;
         }
     }
+
+    // Past `count` slots that another consumer works on.
+    DEVICE void skip(uint32_t count) {
+        const uint32_t position = index + count;
+        index = position % SLOTS;
+        parity ^= position / SLOTS & 1;
+    }
 };
 
 // Until the phase of this parity has completed. With a wait limit (a debug build) a wait that lasts longer traps, so

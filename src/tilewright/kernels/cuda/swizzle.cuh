@@ -35,3 +35,21 @@ DEVICE uint64_t n_major_descriptor(uint32_t address, uint32_t panel_bytes) {
 // What one k16 step adds to a descriptor, in its 16-byte units.
 constexpr uint64_t K_MAJOR_STEP = 16 * 2 / 16;               // 16 values along the row; the XOR leaves bits 7..9 alone
 constexpr uint64_t N_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel
+
+// An operand tile with k contiguous, cut into panels of ROW_BYTES of k each: `panel_bytes` from panel to panel, and in
+// a panel all rows of the tile below each other. ROW_BYTES 32, 64, 128: one swizzle row; the leading offset is unused.
+// ROW_BYTES 16: no swizzle; 8 rows are a core matrix, and the leading offset leads to the next one along k.
+// Source: PTX ISA, matrix descriptor: modes 0 (none), 1 (128 bytes), 2 (64), 3 (32).
+template <int ROW_BYTES>
+DEVICE uint64_t panel_descriptor(uint32_t address, uint32_t panel_bytes) {
+    static_assert(ROW_BYTES == 16 || ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128);
+    constexpr uint64_t MODE = ROW_BYTES == 16 ? 0 : ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
+    const uint64_t plain = swizzle128_descriptor(address, ROW_BYTES == 16 ? panel_bytes : 16, 8 * ROW_BYTES);
+    return (plain & ~(static_cast<uint64_t>(3) << 62)) | (MODE << 62);
+}
+
+// What the descriptor of panel_descriptor() needs for k16 step `step` of the tile, in its 16-byte units.
+template <int ROW_BYTES>
+DEVICE constexpr uint64_t panel_step(int step, int panel_bytes) {
+    return (step * 32 / ROW_BYTES * panel_bytes + step * 32 % ROW_BYTES) / 16;
+}

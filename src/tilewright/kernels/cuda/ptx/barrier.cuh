@@ -32,6 +32,23 @@ DEVICE void mbarrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// PTX ISA, mbarrier.arrive, with the token of the phase it arrived on: for mbarrier_try_wait.
+DEVICE uint64_t mbarrier_arrive_token(uint32_t barrier) {
+    uint64_t token;
+    asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(token) : "r"(barrier) : "memory");
+    return token;
+}
+
+// PTX ISA, mbarrier.arrive.expect_tx, with the token of the phase it arrived on.
+DEVICE uint64_t mbarrier_arrive_expect_tx_token(uint32_t barrier, uint32_t bytes) {
+    uint64_t token;
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 %0, [%1], %2;"
+                 : "=l"(token)
+                 : "r"(barrier), "r"(bytes)
+                 : "memory");
+    return token;
+}
+
 // PTX ISA, mbarrier.arrive on .shared::cluster: one arrival on a barrier of any CTA of the cluster, `mapa` gave its
 // address. Without a scope on purpose: `.release.cluster` becomes MEMBAR.ALL.GPU + CCTL.IVALL in the main loop
 // (measured, H200, 2026-11-29, 8192^3: 538 against 672 TFLOPS). Sound because such an arrival only frees a slot that
@@ -56,11 +73,39 @@ DEVICE bool mbarrier_try_wait_parity(uint32_t barrier, uint32_t parity) {
     return done != 0;
 }
 
+// PTX ISA, mbarrier.try_wait: the same for the phase of a token, which names the current or the last phase.
+DEVICE bool mbarrier_try_wait(uint32_t barrier, uint64_t token) {
+    uint32_t done;
+    asm volatile(
+        "{\n"
+        ".reg .pred complete;\n"
+        "mbarrier.try_wait.shared::cta.b64 complete, [%1], %2;\n"
+        "selp.b32 %0, 1, 0, complete;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(barrier), "l"(token)
+        : "memory");
+    return done != 0;
+}
+
 // PTX ISA, mapa: the .shared::cluster address of the same offset in the CTA of this rank.
 DEVICE uint32_t mapa_shared_cluster(uint32_t address, uint32_t cta_rank) {
     uint32_t mapped;
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(cta_rank));  // arithmetic only
     return mapped;
+}
+
+// PTX ISA, barrier.sync with an immediate id: whole warps, `threads` in all, arrive and wait. ID: 1 .. 15 (0 is
+// __syncthreads).
+template <int ID, int THREADS>
+DEVICE void barrier_sync() {
+    asm volatile("barrier.sync.aligned %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+// PTX ISA, barrier.arrive: the same arrival without waiting.
+template <int ID, int THREADS>
+DEVICE void barrier_arrive() {
+    asm volatile("barrier.arrive.aligned %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
 }
 
 // PTX ISA, barrier.cluster.arrive: every thread of the cluster, whole warps; releases earlier accesses to the cluster.

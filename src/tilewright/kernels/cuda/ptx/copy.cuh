@@ -82,4 +82,12 @@ DEVICE uint32_t ld_shared_u32(uint32_t address) {
     return value;
 }
 
+// PTX ISA, ld.shared.v4: 16 bytes, 16-byte aligned.
+DEVICE void ld_shared_v4_u32(uint32_t address, uint32_t (&words)[4]) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 }  // namespace ptx

@@ -1,0 +1,236 @@
+"""The face of the emulator: PTX text and bytes in, bytes and a Report out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.emulator.events import Finding, Observer
+from tilewright.emulator.integers import WINDOWS
+from tilewright.emulator.machine import WARP, WARPGROUP, Geometry, Machine
+from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.schedule import Policy, Schedule
+from tilewright.emulator.translate import TABLE, Kernel, kernel_of
+from tilewright.errors import EmulationError
+
+Width = Literal["warp", "warpgroup", "cta", "grid"]
+WIDTHS: tuple[Width, ...] = ("warp", "warpgroup", "cta", "grid")
+
+SMEM_BASE = 1024  # where a CTA's shared memory starts: Hopper keeps the first 1024 bytes for itself
+SMEM_LIMIT = 227 * 1024  # bytes a CTA may have on Hopper
+REGISTER_FILE = 65536
+MAX_THREADS = 1024
+MAX_CLUSTER = 16
+MAX_BLOCKS = 20_000_000  # blocks of instructions before a run is taken for endless
+MAX_RESIDENT_CTAS = 256  # at once, where CTAs talk through global memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """One launch. Units: CTAs, threads a CTA, CTAs a cluster, bytes of dynamic shared memory.
+
+    `registers` a thread at launch, for setmaxnreg; 0: an equal share of the register file.
+    """
+
+    grid: int | tuple[int, ...]
+    block: int | tuple[int, ...]
+    cluster: int | tuple[int, ...] = 1
+    smem_bytes: int = 0
+    registers: int = 0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run found and counted.
+
+    `instructions`: warp instructions by opcode. `traffic`: bytes by what was done. `banks`: by instruction, (wavefronts,
+    the fewest possible), where they were asked for.
+    """
+
+    findings: tuple[Finding, ...]
+    instructions: dict[str, int]
+    traffic: dict[str, int]
+    banks: dict[str, tuple[int, int]]
+    blocks: int
+    width: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def warp_instructions(self) -> int:
+        """All of them."""
+        return sum(self.instructions.values())
+
+
+def run(
+    ptx: str,
+    entry: str,
+    launch: Grid,
+    params: bytes | list[Any],
+    memory: GlobalMemory,
+    *,
+    schedule: Policy = "lazy",
+    seed: int = 0,
+    width: Width | None = None,
+    checks: bool = False,
+    observer: Observer | None = None,
+    banks: bool = False,
+    smem_base: int = SMEM_BASE,
+    max_blocks: int = MAX_BLOCKS,
+    resident: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Runs every CTA of the launch on this CPU. `memory`'s buffers are read and written in place.
+
+    `params`: the parameter block, or one value a parameter (int, float, bytes). `width`: threads in one vector; wider
+    is faster, "warp" interleaves most. `resident`: clusters at once; by default one after another, unless the kernel
+    may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely on its alignment.
+
+    Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a rule
+    that the kernel broke.
+    """
+    kernel = kernel_of(ptx, entry)
+    geometry = _geometry(kernel, launch)
+    if checks and observer is None:
+        from tilewright.emulator.checks import Checker  # here: runs without checks need not load it
+
+        observer = Checker()
+    chosen = _width(kernel, geometry, width, observer is not None)
+    clusters = geometry.num_ctas // geometry.cluster_size
+    machine = Machine(
+        kernel,
+        geometry,
+        _parameters(kernel, params),
+        _with_variables(kernel, memory),
+        schedule=Schedule(schedule, seed),
+        width=chosen,
+        observer=observer,
+        smem_base=smem_base,
+        max_blocks=max_blocks,
+        count_banks=banks,
+        resident_clusters=_resident(kernel, geometry, clusters, chosen, resident),
+        progress=progress,
+    )
+    machine.run()
+    instructions: dict[str, int] = {}
+    for block in kernel.blocks:
+        threads = machine.block_threads[block.index]
+        if threads:
+            warps = -(-threads // WARP)
+            for opcode, count in block.counts.items():
+                instructions[opcode] = instructions.get(opcode, 0) + count * warps
+    findings = tuple(getattr(observer, "findings", ()))
+    tallies = {site: (wavefronts, ideal) for site, (wavefronts, ideal) in (machine.banks or {}).items()}
+    return Report(findings, instructions, machine.traffic, tallies, machine.blocks_run, chosen)
+
+
+def supported() -> list[tuple[str, str]]:
+    """(family, pattern) of every row of the instruction table, for the documentation."""
+    return [(form.family, form.pattern) for form in TABLE.forms]
+
+
+def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any]) -> bytes:
+    """The parameter block of values in order.
+
+    Raises: EmulationError: too many, too few, or a value of the wrong size.
+    """
+    if len(values) != len(kernel_parameters):
+        raise EmulationError(f"{len(values)} parameters where the entry has {len(kernel_parameters)}", rule="parameters")
+    size = max([offset + length for _, offset, length, _ in kernel_parameters], default=0)
+    block = bytearray(size)
+    for (name, offset, length, kind), value in zip(kernel_parameters, values, strict=True):
+        if isinstance(value, (bytes, bytearray)):
+            raw = bytes(value)
+        elif kind in ("f32", "f64"):
+            raw = np.array([value], f"f{length}").tobytes()
+        else:
+            raw = (int(value) % (1 << (8 * length))).to_bytes(length, "little")
+        if len(raw) != length:
+            raise EmulationError(f"parameter {name} has {length} bytes, {len(raw)} are given", rule="parameters")
+        block[offset : offset + length] = raw
+    return bytes(block)
+
+
+def _parameters(kernel: Kernel, params: bytes | list[Any]) -> bytes:
+    entry = kernel.entry
+    if not isinstance(params, (bytes, bytearray)):
+        return pack(entry.parameters, params)
+    if len(params) < entry.parameter_bytes:
+        raise EmulationError(
+            f"{len(params)} bytes of parameters where {entry.name} has {entry.parameter_bytes}", rule="parameters"
+        )
+    return bytes(params)
+
+
+def _triple(value: int | tuple[int, ...], what: str) -> tuple[int, int, int]:
+    parts = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(parts) <= 3 or any(part < 1 for part in parts):
+        raise EmulationError(f"{what} {value} is not one to three positive numbers", rule="launch")
+    padded = (*parts, 1, 1)
+    return padded[0], padded[1], padded[2]
+
+
+def _geometry(kernel: Kernel, launch: Grid) -> Geometry:
+    grid, block = _triple(launch.grid, "grid"), _triple(launch.block, "block")
+    cluster = _triple(launch.cluster, "cluster")
+    threads = block[0] * block[1] * block[2]
+    if any(g % c for g, c in zip(grid, cluster, strict=True)):
+        raise EmulationError(f"grid {grid} is no multiple of cluster {cluster}", rule="launch")
+    if cluster[0] * cluster[1] * cluster[2] > MAX_CLUSTER:
+        raise EmulationError(f"cluster {cluster} has more than {MAX_CLUSTER} CTAs", rule="launch")
+    limit = kernel.entry.max_threads or MAX_THREADS
+    if threads > limit:
+        raise EmulationError(f"{threads} threads a CTA where {kernel.entry.name} allows {limit}", rule="launch")
+    total = kernel.shared_layout.static_bytes + launch.smem_bytes
+    if total > SMEM_LIMIT:
+        raise EmulationError(f"{total} bytes of shared memory a CTA where {SMEM_LIMIT} are the limit", rule="launch")
+    registers = launch.registers or min(REGISTER_FILE // threads // 8 * 8, 255)
+    return Geometry(grid=grid, block=block, cluster=cluster, smem_bytes=launch.smem_bytes, registers=registers)
+
+
+def _width(kernel: Kernel, geometry: Geometry, width: Width | None, observed: bool) -> str:
+    """The width asked for, or the widest that the kernel's instructions allow."""
+    if width is not None and width not in WIDTHS:
+        raise EmulationError(f"width {width!r} is none of {', '.join(WIDTHS)}", rule="launch")
+    chosen: str = width or "cta"
+    if kernel.uses("wgmma.") or kernel.uses("setmaxnreg"):
+        chosen = chosen if chosen == "warp" else "warpgroup"
+    talks = ("mbarrier.", "cp.async.bulk", "barrier.cluster", "mapa", "st.async", "elect", "getctarank")
+    if chosen == "grid" and (observed or geometry.cluster_size > 1 or any(kernel.uses(prefix) for prefix in talks)):
+        chosen = "cta"
+    if chosen in ("grid", "cta") and geometry.threads % WARP:
+        chosen = "cta"
+    if chosen == "warpgroup" and geometry.threads % WARPGROUP and kernel.uses("wgmma."):
+        raise EmulationError(f"wgmma in CTAs of {geometry.threads} threads, no multiple of {WARPGROUP}", rule="launch")
+    return chosen
+
+
+def _resident(kernel: Kernel, geometry: Geometry, clusters: int, width: str, asked: int | None) -> int:
+    if asked is not None:
+        return max(1, min(asked, clusters))
+    most = max(1, MAX_RESIDENT_CTAS // geometry.cluster_size)
+    waits = any(
+        opcode.startswith(("atom", "ld.acquire", "ld.volatile", "ld.relaxed")) and ".shared" not in opcode
+        for opcode in kernel.opcodes
+    )
+    return min(clusters, most) if width == "grid" or waits else 1
+
+
+def _with_variables(kernel: Kernel, memory: GlobalMemory) -> GlobalMemory:
+    """The launch's buffers and the module's own variables, each launch with fresh ones."""
+    used = {v.name for v in kernel.program.variables if v.space in ("global", "const")} & kernel.names
+    if not used:
+        return memory
+    joined = GlobalMemory()
+    joined.buffers, joined.starts = list(memory.buffers), list(memory.starts)
+    address = WINDOWS["shared"] >> 1
+    for variable in kernel.program.variables:
+        if variable.name in used:
+            data: NDArray[np.uint8] = np.zeros(max(variable.size, 1), np.uint8)
+            data[: len(variable.initial)] = np.frombuffer(variable.initial, np.uint8)
+            joined.add(variable.name, data, address)
+            address += -(-data.size // 4096) * 4096 + 4096
+    return joined

@@ -1,0 +1,167 @@
+// out (M, N) = a (M, K) x b (K, N) with barriers that cost little: few arrive, nobody arrives to wait.
+//
+// Tiles. A CTA computes tiles of TILE_M x TILE_N (128 x 256), one after another, in the order of its schedule; a
+// consumer CONSUMER_M rows of each:
+//
+//            <-------- TILE_N -------->
+//          ^ +------------------------+ ^
+//          | | consumer 0             | | 64 rows: warp w holds rows 16 w .. 16 w + 15; of those, lane t holds rows
+//   TILE_M | +------------------------+ v t / 4 and t / 4 + 8, of every 8 columns the two from 2 (t % 4)
+//          | | consumer 1             |
+//          v +------------------------+
+//
+// Roles. Warpgroup 0 is the producer: its first thread issues every TMA load, the others idle. Warpgroups
+// 1 .. CONSUMERS are the consumers: they multiply and store. Each of the 384 threads starts with 168 registers; the
+// producer gives back all but PRODUCER_REGISTERS, a consumer takes CONSUMER_REGISTERS: 128 x 40 + 256 x 232 is
+// 384 x 168.
+//
+// Pipelines, one FIFO of STAGES slots (the seed's QSIZE), each a tile of a and a tile of b:
+//
+//   barrier  filled by            completes after                                  read by
+//   full     TMA (async proxy)    1 arrival of the producer (expect_tx), and       every consumer thread
+//                                 STAGE_BYTES bytes
+//   empty    the slot was read    one arrival of each consumer warp                the producer
+//
+// The FIFO runs on from tile to tile: while the consumers store one, the first slots of the next are filled. Who
+// waits knows the parity of the phase it waits for: it changes with each round of the FIFO. A fresh barrier counts as
+// having completed a phase of parity 1, so the producer starts there, and no slot needs a first arrival.
+//
+// Shared memory, in this order: a[STAGES], b[STAGES] (each a multiple of 1024 bytes, the period of the swizzle),
+// full[STAGES], empty[STAGES] (8 bytes each).
+//
+// Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes;
+// TILE_M a multiple of 64 x CONSUMERS, TILE_N of 8 up to 256, TILE_K one 128-byte row.
+
+#include "base.cuh"
+#include "config.cuh"
+#include "ladder/schedules.cuh"
+#include "ladder/stores.cuh"
+#include "pipeline.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/misc.cuh"
+#include "ptx/wgmma.cuh"
+#include "swizzle.cuh"
+#include "wgmma_mma_async.cuh"
+
+constexpr int K_STEPS = Config::TILE_K / 16;                          // wgmmas along k of one slot
+constexpr int A_BYTES = Config::TILE_M * SWIZZLE_BYTES;               // (TILE_M, TILE_K)
+constexpr int B_BYTES = Config::TILE_N * SWIZZLE_BYTES;               // (TILE_N, TILE_K)
+
+struct Shared {
+    alignas(ATOM_BYTES) uint8_t a[Config::STAGES][A_BYTES];           // (TILE_M, TILE_K), swizzled
+    alignas(ATOM_BYTES) uint8_t b[Config::STAGES][B_BYTES];           // (TILE_N, TILE_K), swizzled
+    alignas(8) uint64_t full[Config::STAGES];
+    alignas(8) uint64_t empty[Config::STAGES];
+};
+static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and Shared must agree");
+static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES);
+
+// What every role knows of the FIFO.
+struct Ring {
+    uint32_t a;
+    uint32_t b;
+    uint32_t full;
+    uint32_t empty;
+
+    DEVICE explicit Ring(const Shared& shared)
+        : a(shared_address(shared.a)),
+          b(shared_address(shared.b)),
+          full(shared_address(shared.full)),
+          empty(shared_address(shared.empty)) {}
+
+    DEVICE uint32_t full_at(uint32_t slot) const { return full + slot * 8; }
+    DEVICE uint32_t empty_at(uint32_t slot) const { return empty + slot * 8; }
+};
+
+using Accumulators = float[Config::WGMMAS_M][Config::TILE_N / 2];
+
+// One thread: fills slot after slot, tile after tile.
+DEVICE void producer(const Ring& ring, const TensorMap& a_map, const TensorMap& b_map, GroupedSchedule schedule,
+                     int32_t num_k_tiles) {
+    PipelineState<Config::STAGES> state{0, 1};
+    Tile tile;
+    while (schedule.next(tile)) {
+        const int32_t m = tile.row * Config::TILE_M;
+        const int32_t n = tile.column * Config::TILE_N;
+        for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
+            const int32_t k = k_tile * Config::TILE_K;
+            const uint32_t full = ring.full_at(state.index);
+            wait(ring.empty_at(state.index), state.parity);
+            ptx::mbarrier_arrive_expect_tx(full, Config::STAGE_BYTES);
+            ptx::cp_async_bulk_tensor_2d_load(ring.a + state.index * A_BYTES, a_map, k, m, full);  // (TILE_M, TILE_K)
+            ptx::cp_async_bulk_tensor_2d_load(ring.b + state.index * B_BYTES, b_map, k, n, full);  // (TILE_N, TILE_K)
+            state.advance();
+        }
+    }
+}
+
+// The accumulators of one consumer's rows of a tile, from all of k.
+DEVICE void multiply(const Ring& ring, PipelineState<Config::STAGES>& state, Accumulators& rC, uint32_t a_offset,
+                     int32_t num_k_tiles) {
+    constexpr uint64_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;             // 64 rows further, in the descriptor's units
+    const uint64_t a_base = k_major_descriptor(ring.a + a_offset);
+    const uint64_t b_base = k_major_descriptor(ring.b);
+    for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
+        const uint64_t a = a_base + state.index * (A_BYTES / 16);     // (CONSUMER_M, TILE_K)
+        const uint64_t b = b_base + state.index * (B_BYTES / 16);     // (TILE_N, TILE_K)
+        wait(ring.full_at(state.index), state.parity);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < K_STEPS; ++step) {
+#pragma unroll
+            for (int block = 0; block < Config::WGMMAS_M; ++block) {  // (64, TILE_N) += (64, 16) x (16, TILE_N)
+                ptx::wgmma_mma_async(rC[block], a + block * A_BLOCK + step * K_MAJOR_STEP, b + step * K_MAJOR_STEP,
+                                     (k_tile | step) != 0);
+            }
+        }
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<0>();
+        if (threadIdx.x % WARP_THREADS == 0) ptx::mbarrier_arrive(ring.empty_at(state.index));
+        state.advance();
+    }
+#pragma unroll
+    for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
+}
+
+// One consumer warpgroup: tile after tile, multiplies and stores.
+DEVICE void consumer(const Ring& ring, const OutRows& out, GroupedSchedule schedule, int32_t num_k_tiles,
+                     uint32_t consumer_index) {
+    const uint32_t first_row = consumer_index * Config::CONSUMER_M;   // of the tile
+    PipelineState<Config::STAGES> state{0, 0};
+    Tile tile;
+    while (schedule.next(tile)) {
+        Accumulators rC;                                              // (CONSUMER_M, TILE_N) fp32 over the warpgroup
+        multiply(ring, state, rC, first_row * SWIZZLE_BYTES, num_k_tiles);
+        const int32_t m = tile.row * Config::TILE_M + first_row;
+        const int32_t n = tile.column * Config::TILE_N;
+#pragma unroll
+        for (int block = 0; block < Config::WGMMAS_M; ++block) store_registers(out, rC[block], m + block * 64, n);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
+    v07_cheap_barriers(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
+                       uint16_t* out_base, int64_t out_pitch, int32_t m, int32_t n, int32_t k, int32_t group_m) {
+    extern __shared__ __align__(1024) uint8_t dynamic_smem[];
+    Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
+    const Ring ring(shared);
+    if (threadIdx.x == 0) {
+        for (uint32_t slot = 0; slot < Config::STAGES; ++slot) {
+            ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);
+            ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
+        }
+        ptx::fence_mbarrier_init_release_cluster();
+    }
+    __syncthreads();
+
+    const GroupedSchedule schedule(m, n, group_m, 0);
+    const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
+    if (threadIdx.x < WARPGROUP_THREADS) {
+        ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) producer(ring, a_map, b_map, schedule, num_k_tiles);
+    } else {
+        ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
+        consumer(ring, {out_base, out_pitch, m, n}, schedule, num_k_tiles, threadIdx.x / WARPGROUP_THREADS - 1);
+    }
+}

@@ -1,0 +1,503 @@
+"""The ladder: from plain CUDA threads to a modern Hopper GEMM, one idea a rung, each a family of its own.
+
+Knows each rung's idea, source, constants, launch, arguments and legality. Dispatch never sees them: they are there to
+be read, measured and emulated, on the same road as the production kernel. All compute bf16 x bf16 -> bf16 with k
+contiguous in a and b, at any m, n and k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
+from tilewright.config import (
+    ATOM_BYTES,
+    BARRIER_BYTES,
+    STORE_ROWS,
+    SWIZZLE_BYTES,
+    WARPGROUP_THREADS,
+    WARPGROUP_WARPS,
+    WGMMA_M,
+    WGMMA_MAX_N,
+    Config,
+)
+from tilewright.device import Device
+from tilewright.errors import ConfigError
+from tilewright.kernels.hopper import store_columns
+from tilewright.kernels.render import constants_header, wgmma_header
+from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+
+Constants = dict[str, int | bool | str]
+
+MAX_TILES = 2**30  # a 32-bit index of tiles, and room for one step of the grid
+MAX_BOX = 256  # rows of one TMA box: CUDA driver API, cuTensorMapEncodeTiled
+STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumulators, as config.py counts them
+
+
+# -- configs: what a sweep may vary of a rung ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RungConfig(Config):
+    """The constants of a rung, and its own legality: what the rung's source does not ask for is not there to vary."""
+
+    def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
+        """Every reason why this rung cannot run the problem on the device, in words with numbers; () when it can."""
+        found = []
+        if (problem.dtype, problem.out_dtype, problem.b_major) != (dtypes.BF16, dtypes.BF16, "k"):
+            found.append(f"{problem}: a rung of the ladder computes bf16 -> bf16 TN alone")
+        if device.sm != (9, 0):
+            found.append(f"the ladder climbs compute capability 9.0; {device.name} has {device.sm[0]}.{device.sm[1]}")
+        found += self.tile_violations()
+        if found:  # the numbers below mean something only for a sound tile
+            return tuple(found)
+        rows, columns = self.tiles(problem)
+        if rows * columns >= MAX_TILES:
+            found.append(f"{rows} x {columns} tiles are past the 2^30 that the rungs count")
+        smem = self.smem_bytes(problem)
+        if smem > device.smem_per_cta_bytes:
+            found.append(f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} a CTA may have")
+        return tuple(found)
+
+    def tile_violations(self) -> list[str]:
+        """What is wrong with the tile itself."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtConfig(RungConfig):
+    """v01: 256 threads of 8 x 8 outputs. Its shared memory is static."""
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 16
+
+    @property
+    def threads(self) -> int:
+        """One for each 8 x 8 outputs."""
+        return 256
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """No dynamic shared memory."""
+        return 0
+
+    def tile_violations(self) -> list[str]:
+        tile = (self.tile_m, self.tile_n, self.tile_k)
+        return [] if tile == (128, 128, 16) else [f"tile {tile} is not (128, 128, 16), which 256 threads share out"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynchronousConfig(RungConfig):
+    """v02 and v03: one warpgroup and one slot. Units: `panel_bytes` of k under one swizzle, 16 is none; `box_rows` of
+    one TMA load."""
+
+    stages: int = 1
+    consumers: int = 1
+    panel_bytes: int = SWIZZLE_BYTES
+    box_rows: int = 128
+
+    @property
+    def threads(self) -> int:
+        """The one warpgroup."""
+        return WARPGROUP_THREADS
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """The slot and its barrier, rounded up to the swizzle's period."""
+        return _whole_atoms(self.stage_bytes(problem) + BARRIER_BYTES)
+
+    def tile_violations(self) -> list[str]:
+        found = _wgmma_tile_violations(self)
+        if (self.stages, self.consumers) != (1, 1):
+            found.append(f"stages = {self.stages} and consumers = {self.consumers} are not one slot and one warpgroup")
+        if self.panel_bytes not in (16, 32, 64, 128):
+            found.append(f"panel_bytes = {self.panel_bytes} is not 16 (no swizzle), 32, 64 or 128")
+        if (
+            not 8 <= self.box_rows <= MAX_BOX
+            or self.box_rows % 8
+            or self.tile_m % self.box_rows
+            or self.tile_n % self.box_rows
+        ):
+            found.append(
+                f"box_rows = {self.box_rows} is not a multiple of 8 that divides {self.tile_m} and {self.tile_n}"
+            )
+        if self.accumulators + STATE_REGISTERS > 255:
+            found.append(f"{self.accumulators} accumulators a thread leave no room in 255 registers")
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecializedConfig(RungConfig):
+    """v04 and later: a producer warpgroup and the consumers. `store_slots` 0: out is stored from the registers.
+
+    Units: `producer_registers` a thread after setmaxnreg. 24, the least there is, spills in v11's walk of the curve.
+    """
+
+    store_slots: int = 0
+    producer_registers: int = 40
+
+    @property
+    def consumer_registers(self) -> int:
+        """Registers a consumer thread: those at entry, and what the producer gave up, in multiples of 8.
+
+        Worked example: 2 consumers, 384 threads, 168 at entry: (384 x 168 - 128 x 40) / 256 = 232.
+        """
+        if not self.moves_registers:
+            return self.entry_registers
+        pool = self.entry_registers * self.threads - self.producer_registers * WARPGROUP_THREADS
+        return pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """Bytes of the Shared struct: the FIFO, the store slots, two barriers a slot."""
+        total = self.stages * self.stage_bytes(problem) + self.slot_bytes + 2 * self.stages * BARRIER_BYTES
+        return _whole_atoms(total)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of the store slots of all consumer warps."""
+        return self.consumers * WARPGROUP_WARPS * self.store_slots * STORE_ROWS * SWIZZLE_BYTES
+
+    def tile_violations(self) -> list[str]:
+        found = _wgmma_tile_violations(self)
+        if self.consumers not in (1, 2):
+            found.append(f"consumers = {self.consumers} is outside 1 .. 2")
+        if not 2 <= self.stages <= 16:
+            found.append(f"stages = {self.stages} is outside 2 .. 16")
+        if self.producer_registers % 8 or not 24 <= self.producer_registers <= 160:
+            found.append(f"producer_registers = {self.producer_registers} is not a multiple of 8 from 24 to 160")
+        if self.cluster_m not in (1, 2) or self.tile_n % (8 * self.cluster_m):
+            found.append(f"cluster_m = {self.cluster_m} is not 1 or 2, or does not divide tile_n into whole 8 rows")
+        if not found and self.accumulators + STATE_REGISTERS > self.consumer_registers:
+            found.append(f"{self.accumulators} accumulators a thread do not fit {self.consumer_registers} registers")
+        return found
+
+
+def _wgmma_tile_violations(config: Config) -> list[str]:
+    found = []
+    step = WGMMA_M * max(config.consumers, 1)
+    if config.tile_m < 1 or config.tile_m % step or config.tile_m > MAX_BOX:
+        found.append(f"tile_m = {config.tile_m} is not a multiple of {step} (64 rows a consumer) up to {MAX_BOX}")
+    if config.tile_n % 8 or not 8 <= config.tile_n <= WGMMA_MAX_N:
+        found.append(f"tile_n = {config.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
+    if config.tile_k * dtypes.BF16.size != SWIZZLE_BYTES:
+        found.append(
+            f"tile_k = {config.tile_k} is not {SWIZZLE_BYTES // dtypes.BF16.size}, one slot of {SWIZZLE_BYTES} bytes a row"
+        )
+    return found
+
+
+def _whole_atoms(size_bytes: int) -> int:
+    return -(-size_bytes // ATOM_BYTES) * ATOM_BYTES
+
+
+# -- rungs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One step of the ladder: a Family whose space is its one config.
+
+    `idea` in one sentence; `public_tflops` is what the public ladder's rung reaches at 8192^3 in a burst (measured,
+    H200, 2026-11-29, fast.cu 38eb642).
+    """
+
+    name: str
+    idea: str
+    config: RungConfig
+    public_tflops: float
+
+    @property
+    def number(self) -> str:
+        """Its place: "v04"."""
+        return self.name.split("_")[0]
+
+    @property
+    def source(self) -> str:
+        """The file of kernels/cuda."""
+        return f"ladder/{self.name}.cu"
+
+    @property
+    def entry(self) -> str:
+        """The extern "C" function, named as the file, so that profilers show the rung."""
+        return self.name
+
+    def space(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """The rung's own config where it is legal; sweeps replace() its fields."""
+        if not self.config.violations(problem, device):
+            yield self.config
+
+    def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
+        """The rendered headers by path: struct Config, and the wgmma of exactly this width."""
+        constants = self.constants(problem, config) | {"WAIT_LIMIT": wait_limit}
+        return {
+            "config.cuh": constants_header(constants),
+            "wgmma_mma_async.cuh": wgmma_header(config.tile_n, problem.dtype, b_k_major=True),
+        }
+
+    def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+        """One CTA a tile: before v06 `num_sms` is nothing that a grid can be held to."""
+        rows, columns = config.tiles(problem)
+        return Launch(grid=rows * columns, block=config.threads, cluster=1, smem_bytes=config.smem_bytes(problem))
+
+    def constants(self, problem: Problem, config: Config) -> Constants:
+        """What the rung's source reads of struct Config, but for the wait limit."""
+        return {
+            "TILE_M": config.tile_m,
+            "TILE_N": config.tile_n,
+            "TILE_K": config.tile_k,
+            "THREADS": config.threads,
+            "PAIRED_STORES": _even(problem),
+        }
+
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The parameters of the entry in order."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.idea}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimtRung(Rung):
+    """v01, which takes pointers."""
+
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The parameters of v01_simt in order."""
+        return (
+            PointerArgument("a"),
+            PointerArgument("b"),
+            PointerArgument("out"),
+            IntArgument("a_pitch", problem.a_pitch, 8),
+            IntArgument("b_pitch", problem.b_pitch, 8),
+            IntArgument("out_pitch", problem.out_pitch, 8),
+            *_sizes(problem),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SynchronousRung(Rung):
+    """v02 and v03: one slot, loaded and multiplied in turn."""
+
+    def constants(self, problem: Problem, config: Config) -> Constants:
+        """What the rung's source reads of struct Config."""
+        own = _own(config, SynchronousConfig)
+        return super().constants(problem, config) | {
+            "WGMMAS_M": own.wgmmas_m,
+            "STAGE_BYTES": own.stage_bytes(problem),
+            "SMEM_BYTES": own.smem_bytes(problem),
+            "FULL_ARRIVALS": own.threads,
+            "PANEL_BYTES": own.panel_bytes,
+            "BOX_ROWS": own.box_rows,
+        }
+
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The parameters of the entry in order."""
+        own = _own(config, SynchronousConfig)
+        swizzle = own.panel_bytes if own.panel_bytes > 16 else 0
+        return (
+            MapArgument("a", _operand_map(problem, "a", own.box_rows, own.panel_bytes, swizzle)),
+            MapArgument("b", _operand_map(problem, "b", own.box_rows, own.panel_bytes, swizzle)),
+            PointerArgument("out"),
+            IntArgument("out_pitch", problem.out_pitch, 8),
+            *_sizes(problem),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecializedRung(Rung):
+    """v04 to v11: producer and consumers over a FIFO.
+
+    `waits_by_token`: who waits arrives (v04 to v06). `persistent`: CTAs stay. `takes_group`: the grouped order's height
+    is a parameter. `stores_by_tma`: out has a tensor map.
+    """
+
+    waits_by_token: bool = False
+    persistent: bool = True
+    takes_group: bool = True
+    stores_by_tma: bool = False
+
+    def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+        """From v06 on one CTA an SM, whole clusters, never more CTAs than tiles."""
+        base = super().launch(problem, config, device, num_sms)
+        if not self.persistent:
+            return base
+        sms = device.num_sms if num_sms is None else num_sms
+        clusters = max(1, min(sms, base.grid) // config.cluster_m)
+        return Launch(
+            grid=clusters * config.cluster_m, block=base.block, cluster=config.cluster_m, smem_bytes=base.smem_bytes
+        )
+
+    def constants(self, problem: Problem, config: Config) -> Constants:
+        """What the rung's source, and the concepts that it shares with the production kernel, read of struct Config."""
+        own = _own(config, SpecializedConfig)
+        multipliers = own.consumers * (WARPGROUP_THREADS if self.waits_by_token else WARPGROUP_WARPS)
+        found = super().constants(problem, config) | {
+            "STAGES": own.stages,
+            "CONSUMERS": own.consumers,
+            "CONSUMER_M": own.consumer_m,
+            "WGMMAS_M": own.wgmmas_m,
+            "CLUSTER_M": own.cluster_m,
+            "PRODUCER_REGISTERS": own.producer_registers,
+            "CONSUMER_REGISTERS": own.consumer_registers,
+            "FULL_ARRIVALS": 1 + (multipliers if self.waits_by_token else 0),
+            "EMPTY_ARRIVALS": multipliers * own.cluster_m + (1 if self.waits_by_token else 0),
+            "STAGE_BYTES": own.stage_bytes(problem),
+            "SMEM_BYTES": own.smem_bytes(problem),
+        }
+        if own.store_slots:  # what epilogue.cuh reads
+            found |= {
+                "STORE_SLOTS": own.store_slots,
+                "STORE_COLUMNS": store_columns(problem, own),
+                "OUT_TYPE": f"Type::{problem.out_dtype}",
+                "OUT_THROUGH_TMA": self.stores_by_tma and problem.out_through_tma,
+                "WHOLE_CHUNKS": problem.out_through_tma,  # the same rule: rows of whole 16 bytes
+            }
+        return found
+
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The parameters of the entry in order."""
+        own = _own(config, SpecializedConfig)
+        found: list[Argument] = [
+            MapArgument("a", _operand_map(problem, "a", own.tile_m)),
+            MapArgument("b", _operand_map(problem, "b", own.tile_n // own.cluster_m)),
+        ]
+        if self.stores_by_tma:
+            found.append(
+                MapArgument("out", _out_map(problem, own)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
+            )
+        found += [PointerArgument("out"), IntArgument("out_pitch", problem.out_pitch, 8), *_sizes(problem)]
+        if self.persistent and self.takes_group:
+            cluster_rows = own.tiles(problem)[0] // own.cluster_m
+            found.append(IntArgument("group_m", min(own.group_m, cluster_rows), 4))
+        return tuple(found)
+
+
+def _own(config: Config, kind: type[Any]) -> Any:
+    """The config as this rung's kind. Raises: ConfigError: a config of another kernel."""
+    if not isinstance(config, kind):
+        raise ConfigError(
+            str(config), [f"this rung takes a {kind.__name__}; replace() fields of the rung's own config"]
+        )
+    return config
+
+
+def _even(problem: Problem) -> bool:
+    """Whether two neighbours of a row of out, the first in an even column, are always one aligned word inside out."""
+    return problem.n % 2 == 0 and problem.out_pitch % 2 == 0 and problem.out_align_bytes % 4 == 0
+
+
+def _sizes(problem: Problem) -> tuple[Argument, ...]:
+    return IntArgument("m", problem.m, 4), IntArgument("n", problem.n, 4), IntArgument("k", problem.k, 4)
+
+
+def _operand_map(
+    problem: Problem, operand: str, rows: int, row_bytes: int = SWIZZLE_BYTES, swizzle: int = SWIZZLE_BYTES
+) -> TensorMap:
+    """Boxes of `rows` rows of `row_bytes` of k."""
+    extent, pitch = (problem.m, problem.a_pitch) if operand == "a" else (problem.n, problem.b_pitch)
+    return TensorMap(
+        dtype=problem.dtype,
+        extents=(problem.k, extent),
+        pitches_bytes=(pitch * problem.dtype.size,),
+        box=(row_bytes // problem.dtype.size, rows),
+        swizzle_bytes=swizzle,
+    )
+
+
+def _out_map(problem: Problem, config: Config) -> TensorMap:
+    """Boxes of one store slot."""
+    columns = store_columns(problem, config)
+    row_bytes = columns * problem.out_dtype.size
+    return TensorMap(
+        dtype=problem.out_dtype,
+        extents=(problem.n, problem.m),
+        pitches_bytes=(problem.out_pitch * problem.out_dtype.size,),
+        box=(columns, STORE_ROWS),
+        swizzle_bytes=row_bytes if row_bytes > TMA_ALIGNMENT_BYTES else 0,
+    )
+
+
+# -- the ladder --------------------------------------------------------------------------------------------------------
+
+_WIDE = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, group_m=16)
+_PAIRS = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8)
+_SLOTS = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2)
+
+RUNGS: tuple[Rung, ...] = (
+    SimtRung(
+        name="v01_simt",
+        idea="plain CUDA threads: tiles in shared memory, 8 x 8 outputs in each thread's registers, fp32 multiply-adds",
+        config=SimtConfig(),
+        public_tflops=32,
+    ),
+    SynchronousRung(
+        name="v02_tensor_cores",
+        idea="Hopper's units: TMA loads a slot, wgmma multiplies it, one after the other, no swizzle",
+        config=SynchronousConfig(tile_m=64, tile_n=64, panel_bytes=16, box_rows=64),
+        public_tflops=307,
+    ),
+    SynchronousRung(
+        name="v03_swizzled",
+        idea="tuned TMA: 128-byte swizzle, so one box of whole 128-byte rows an operand, and a 128 x 128 tile",
+        config=SynchronousConfig(tile_m=128, tile_n=128, panel_bytes=128, box_rows=128),
+        public_tflops=426,
+    ),
+    SpecializedRung(
+        name="v04_warp_specialized",
+        idea="a producer warpgroup loads ahead into a FIFO of slots, a consumer warpgroup multiplies behind it",
+        config=SpecializedConfig(tile_m=128, tile_n=128, consumers=1, stages=5),
+        public_tflops=554,
+        waits_by_token=True,
+        persistent=False,
+    ),
+    SpecializedRung(
+        name="v05_moved_registers",
+        idea="setmaxnreg gives the producer's registers to two consumers, which share a 128 x 256 tile",
+        config=_WIDE,
+        public_tflops=667,
+        waits_by_token=True,
+        persistent=False,
+    ),
+    SpecializedRung(
+        name="v06_persistent",
+        idea="one CTA an SM takes tile after tile, in patches whose operands the L2 holds",
+        config=_WIDE,
+        public_tflops=689,
+        waits_by_token=True,
+    ),
+    SpecializedRung(
+        name="v07_cheap_barriers",
+        idea="one arrival a warp instead of one a thread, waits by parity instead of by arriving, descriptors hoisted",
+        config=_WIDE,
+        public_tflops=785,
+    ),
+    SpecializedRung(
+        name="v08_cluster_multicast",
+        idea="two CTAs below each other load half a tile of b each and multicast it to both",
+        config=_PAIRS,
+        public_tflops=800,
+    ),
+    SpecializedRung(
+        name="v09_micro_tuned",
+        idea="one wgmma group stays in flight, out leaves as whole lines through stmatrix, tensor maps are prefetched",
+        config=_SLOTS,
+        public_tflops=804,
+    ),
+    SpecializedRung(
+        name="v10_tma_store",
+        idea="TMA stores out from shared memory while the next tile is multiplied",
+        config=_SLOTS,
+        public_tflops=813,
+        stores_by_tma=True,
+    ),
+    SpecializedRung(
+        name="v11_hilbert",
+        idea="tiles along a Hilbert curve, near in time and near in out at every scale",
+        config=_SLOTS,
+        public_tflops=818,
+        stores_by_tma=True,
+        takes_group=False,
+    ),
+)

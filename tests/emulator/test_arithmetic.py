@@ -1,0 +1,158 @@
+"""Arithmetic with one rounding against rational arithmetic that is rounded by counting units."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from tilewright.emulator import arithmetic, numerics
+
+FORMATS = {"f16": (11, -14), "bf16": (8, -126), "f32": (24, -126), "f64": (53, -1022)}
+MODES = ("rn", "rz", "rm", "rp")
+
+
+def rounded(fmt: str, exact: Fraction, mode: str) -> Fraction:
+    """The rounding of a number that does not overflow: so many units of its binade."""
+    if exact == 0:
+        return exact
+    precision, min_exponent = FORMATS[fmt]
+    exponent = min_exponent
+    magnitude = abs(exact)
+    guess = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
+    exponent = max(guess - 1, min_exponent)
+    while magnitude >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    unit = Fraction(2) ** (exponent - precision + 1)
+    step = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}[mode]
+    return step(exact / unit) * unit
+
+
+def operands(fmt: str, num: int, seed: int) -> list[np.ndarray]:
+    """Numbers of like size, so that sums cancel, and of very unlike size, so that little of one is left."""
+    generator = np.random.default_rng(seed)
+    scale = 4 if fmt == "f16" else 30
+    found = []
+    for _ in range(num):
+        values = generator.standard_normal(150) * 2.0 ** generator.integers(-scale, scale, 150)
+        found.append(numerics.decode(fmt, numerics.encode(fmt, values)))
+    found[-1][::5] = -found[0][::5]
+    return found
+
+
+def check(fmt: str, mode: str, got: np.ndarray, exact: list[Fraction]) -> None:
+    for value, want in zip(got.tolist(), exact, strict=True):
+        assert Fraction(value) == rounded(fmt, want, mode), (value, float(want))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("mode", MODES)
+def test_sum_product_and_fused_product_are_rounded_once(fmt: str, mode: str) -> None:
+    a, b, c = operands(fmt, 3, 7)
+    x, y, z = ([Fraction(v) for v in o.tolist()] for o in (a, b, c))
+    check(fmt, mode, arithmetic.add(fmt, a, b, mode), [p + q for p, q in zip(x, y, strict=True)])
+    check(fmt, mode, arithmetic.sub(fmt, a, b, mode), [p - q for p, q in zip(x, y, strict=True)])
+    check(fmt, mode, arithmetic.mul(fmt, a, b, mode), [p * q for p, q in zip(x, y, strict=True)])
+    check(fmt, mode, arithmetic.fma(fmt, a, b, c, mode), [p * q + r for p, q, r in zip(x, y, z, strict=True)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_quotient_and_root_are_rounded_once(mode: str) -> None:
+    a, b = operands("f32", 2, 8)
+    check(
+        "f32",
+        mode,
+        arithmetic.div("f32", a, b, mode),
+        [Fraction(p) / Fraction(q) for p, q in zip(a.tolist(), b.tolist(), strict=True)],
+    )
+    for value, root in zip(np.abs(a).tolist(), arithmetic.sqrt("f32", np.abs(a), mode).tolist(), strict=True):
+        below, above = np.nextafter(np.float32(root), np.float32(0)), np.nextafter(np.float32(root), np.float32(np.inf))
+        square = Fraction(value)
+        if mode in ("rz", "rm"):
+            assert Fraction(root) ** 2 <= square < Fraction(float(above)) ** 2
+        elif mode == "rp":
+            assert Fraction(float(below)) ** 2 < square <= Fraction(root) ** 2
+        else:
+            low, high = (Fraction(root) + Fraction(float(below))) / 2, (Fraction(root) + Fraction(float(above))) / 2
+            assert low**2 <= square <= high**2
+
+
+def test_fma_is_right_where_float64_alone_rounds_twice() -> None:
+    # 1 + 2^-24 is a tie of f32; a further 2^-78 breaks it, and float64 cannot hold both.
+    a = np.array([1 + 2.0**-12], np.float32)
+    b = np.array([2.0**-12 - 2.0**-24 + 2.0**-36], np.float32)
+    c = np.array([1.0], np.float32)
+    exact = Fraction(float(a[0])) * Fraction(float(b[0])) + 1
+    assert Fraction(arithmetic.fma("f32", a, b, c).tolist()[0]) == rounded("f32", exact, "rn")
+    tie, little = np.array([2.0**-24], np.float32), np.array([2.0**-78], np.float32)
+    got = arithmetic.fma("f32", little, np.array([1.0], np.float32), np.array([1.0], np.float32), "rp")
+    assert got.tolist() == [1 + 2.0**-23]
+    assert arithmetic.add("f32", tie, c).tolist() == [1.0]
+
+
+def test_exact_zero_is_negative_only_when_rounding_down() -> None:
+    one = np.array([1.0], np.float32)
+    for mode in MODES:
+        for fmt, value in (("f32", one), ("f64", one.astype(np.float64))):
+            assert np.signbit(arithmetic.sub(fmt, value, value, mode))[0] == (mode == "rm"), (fmt, mode)
+
+
+def test_results_that_are_no_number_are_the_canonical_nan() -> None:
+    infinity, zero = np.array([np.inf], np.float32), np.array([0.0], np.float32)
+    payload = np.array([0x7FC1_2345], np.uint32).view(np.float32)
+    for got in (
+        arithmetic.sub("f32", infinity, infinity),
+        arithmetic.mul("f32", infinity, zero),
+        arithmetic.fma("f32", infinity, zero, zero),
+        arithmetic.div("f32", zero, zero),
+        arithmetic.sqrt("f32", np.array([-1.0], np.float32)),
+        arithmetic.add("f32", payload, zero),
+        arithmetic.maximum("f32", payload, payload),
+    ):
+        assert got.view(np.uint32).tolist() == [0x7FFF_FFFF]
+    assert numerics.encode("bf16", arithmetic.add("bf16", payload, zero)).tolist() == [0x7FFF]
+
+
+def test_overflow_goes_to_infinity_or_stops_by_the_mode() -> None:
+    large = np.array([3e38], np.float32)
+    top = float(np.finfo(np.float32).max)
+    assert [arithmetic.add("f32", large, large, m).tolist()[0] for m in MODES] == [np.inf, top, top, np.inf]
+    assert [arithmetic.add("f32", -large, -large, m).tolist()[0] for m in MODES] == [-np.inf, -top, -np.inf, -top]
+
+
+def test_ftz_takes_subnormals_as_zeros_going_in_and_coming_out() -> None:
+    tiny = np.array([1e-40], np.float32)
+    normal = np.array([2.0**-126], np.float32)
+    assert arithmetic.add("f32", tiny, tiny, ftz=True).tolist() == [0.0]
+    assert arithmetic.mul("f32", normal, np.array([0.5], np.float32), ftz=True).tolist() == [0.0]
+    assert arithmetic.mul("f32", normal, np.array([0.5], np.float32)).tolist() == [2.0**-127]
+
+
+def test_extremes_order_zeros_and_let_nan_lose() -> None:
+    nan, plus, minus = (np.array([v], np.float32) for v in (np.nan, 0.0, -0.0))
+    assert not np.signbit(arithmetic.maximum("f32", plus, minus))[0]
+    assert not np.signbit(arithmetic.maximum("f32", minus, plus))[0]
+    assert np.signbit(arithmetic.minimum("f32", plus, minus))[0]
+    assert np.signbit(arithmetic.minimum("f32", minus, plus))[0]
+    one = np.array([1.0], np.float32)
+    assert arithmetic.minimum("f32", nan, one).tolist() == [1.0]
+    assert arithmetic.minimum("f32", one, nan).tolist() == [1.0]
+    assert np.isnan(arithmetic.minimum("f32", one, nan, nan=True))[0]
+    three = np.array([-3.0], np.float32)
+    assert arithmetic.maximum("f32", one, three, xorsign_abs=True).tolist() == [-3.0]
+    assert arithmetic.maximum("f32", three, three, xorsign_abs=True).tolist() == [3.0]
+
+
+def test_approximations_are_float64_rounded_once() -> None:
+    values = np.random.default_rng(9).uniform(0.1, 8, 100).astype(np.float32)
+    for ours, exact in (
+        (arithmetic.ex2_approx, lambda v: 2.0**v),
+        (arithmetic.lg2_approx, math.log2),
+        (arithmetic.rcp_approx, lambda v: 1 / v),
+        (arithmetic.tanh_approx, math.tanh),
+    ):
+        want = np.array([exact(v) for v in values.tolist()])
+        assert np.abs(ours(values) - want).max() <= np.spacing(np.float32(np.abs(want).max()))
+    assert arithmetic.rcp_approx(np.array([0.0, -0.0], np.float32)).tolist() == [np.inf, -np.inf]

@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.bench import suite
 from tilewright.bench.cases import Case, cases, small_cases
-from tilewright.config import Config
+from tilewright.config import Config, changes_from
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError, TilewrightError
 from tilewright.problem import Problem, packed
@@ -47,7 +47,7 @@ def configs_of(text: str, device: Device) -> list[Config]:
     "" is the one config of the defaults. Raises: ConfigError: an unknown key.
     """
     if text != "all":
-        return [Config().replace(**_changes(part)) for part in text.split(";")]
+        return [Config().replace(**changes_from(word for word in part.split(",") if word)) for part in text.split(";")]
     from tilewright.kernels.catalog import PRODUCTION  # here: a child that times needs no space
 
     problems = (packed(4096, 4096, 4096), packed(4096, 4096, 4096, out_dtype="fp32"))
@@ -58,11 +58,6 @@ def configs_of(text: str, device: Device) -> list[Config]:
 def named(options: argparse.Namespace, default: str) -> str:
     """The configs that were asked for; "" is an answer too."""
     return default if options.configs is None else str(options.configs)
-
-
-def _changes(part: str) -> dict[str, Any]:
-    pairs = [pair.split("=", 1) for pair in part.split(",") if pair]
-    return {key: int(value) if value.isdigit() else value for key, value in pairs}
 
 
 def shapes_of(text: str) -> list[suite.Shape]:
@@ -264,7 +259,7 @@ def summary_of(output: str) -> str:
 
 def as_words(config: Config) -> str:
     """The config as configs_of() reads it."""
-    return ",".join(f"{key}={value}" for key, value in dataclasses.asdict(config).items())
+    return ",".join(config.words())
 
 
 def build_part(options: argparse.Namespace) -> int:

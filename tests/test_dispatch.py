@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -487,15 +488,23 @@ def test_new_addresses_of_a_known_layout_are_packed_and_nothing_is_compiled(
     assert (backend.counts["load"], backend.counts["pack"], len(compiler.built)) == (1, 5, 1)
 
 
-def test_eight_threads_with_four_equal_and_four_other_layouts_compile_each_once(compiler: FakeCompiler):
+def test_eight_threads_with_four_equal_and_four_other_layouts_compile_each_once_and_side_by_side(monkeypatch):
+    together = threading.Barrier(5, timeout=20)  # passed only when five compiles are under way at once
+
+    class SlowCompiler(FakeCompiler):
+        def __call__(self, source, *, refuse=False):
+            together.wait()
+            return super().__call__(source, refuse=refuse)
+
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", compiler := SlowCompiler())
     backend = HostBackend()
     dispatcher = Dispatcher(lambda: backend)
     sizes = [64, 64, 64, 64, 72, 80, 88, 96]
-    barrier = threading.Barrier(8)
+    start = threading.Barrier(8)
 
     def call(size: int) -> bool:
         a, b, out = gpu((size, size), seed=1), gpu((size, size), seed=2), gpu((size, size))
-        barrier.wait()
+        start.wait()
         for _ in range(20):
             dispatcher.matmul(a, b, out)
         return equals(out, a, b)
@@ -590,6 +599,7 @@ def test_a_forked_child_starts_anew_even_when_a_lock_was_held(dispatcher: Dispat
         lock.acquire()
     child = os.fork()
     if child == 0:
+        signal.alarm(30)  # ends the child if it waits for a lock that nobody holds
         status = 1
         try:
             dispatcher.forget_after_fork()

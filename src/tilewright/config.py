@@ -7,6 +7,8 @@ arrivals) are computed here and nowhere else; the rendered header hands them to 
 from __future__ import annotations
 
 import dataclasses
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -255,6 +257,10 @@ class Config:
             raise ConfigError(str(self), unknown)
         return dataclasses.replace(self, **changes)
 
+    def words(self) -> tuple[str, ...]:
+        """Every field as KEY=VALUE, which changes_from() reads back."""
+        return tuple(f"{field.name}={getattr(self, field.name)}" for field in dataclasses.fields(self))
+
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule
         return (
@@ -264,3 +270,23 @@ class Config:
             + (" halves" if self.halves else "")
             + (" k-back-and-forth" if self.k_back_and_forth else "")
         )
+
+
+def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:
+    """Fields of a Config from KEY=VALUE words: whole numbers, True and False become what they say, the rest stays text.
+
+    Raises: ConfigError: a word without its "=", or a key given twice. What a value may be, violations() says.
+    """
+    changes: dict[str, int | bool | str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise ConfigError("of the command line", [f"{word!r} is not KEY=VALUE, such as tile_n=192"])
+        if key in changes:
+            raise ConfigError("of the command line", [f"{key} is given twice: {changes[key]} and {value}"])
+        if value.lower() in ("true", "false"):
+            changes[key] = value.lower() == "true"
+        else:
+            # 18 digits: int() refuses thousands of them, and no field is near 10^18
+            changes[key] = int(value) if re.fullmatch(r"[-+]?\d{1,18}", value) else value
+    return changes

@@ -59,6 +59,24 @@ def test_the_launch_is_on_torchs_current_stream_of_the_tensors_device(fake, back
     assert backend.launched == [(0, 0x70), (1, 0x71), (0, 0x70)]
 
 
+def test_every_fact_of_every_operand_tells_layouts_apart(fake):
+    adapter = TorchAdapter()
+    base = {name: tensor(fake, (16, 16)) for name in ("a", "b", "out")}
+    keys = [adapter.describe(*base.values())[0], adapter.describe(base["a"], base["b"], None)[0]]
+    for name in base:
+        for other in (
+            tensor(fake, (8, 16)),  # shape
+            tensor(fake, (16, 24))[:, :16],  # stride
+            tensor(fake, (16, 16), "fp16"),  # dtype
+            tensor(fake, (16, 16), index=1),  # device
+        ):
+            keys.append(adapter.describe(*{**base, name: other}.values())[0])
+    shifted = tensor(fake, (16, 24))[:, 1:17]
+    keys += [adapter.describe(base["a"], base["b"], shifted)[0]]  # the low bits of out's address
+    assert len(set(keys)) == len(keys) == 15
+    assert adapter.describe(*(tensor(fake, (16, 16)) for _ in range(3)))[0] == keys[0]
+
+
 @pytest.mark.parametrize("current", [0, 1])
 def test_out_is_allocated_on_the_tensors_device_whichever_is_current(fake, dispatcher: Dispatcher, current: int):
     fake.current = current

@@ -5,7 +5,6 @@ Every command that takes sizes takes these, spelled alike. What is legal is not 
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -46,23 +45,6 @@ DeviceOption = Annotated[
 NumSmsOption = Annotated[int | None, typer.Option("--num-sms", min=1, help="SMs to run on; all when left out.")]
 
 
-def config_changes(pairs: list[str] | None) -> dict[str, int | str]:
-    """Fields of Config from KEY=VALUE words; a value that is a whole number becomes one.
-
-    Raises: typer.BadParameter: a word without its "=", or a key given twice.
-    """
-    changes: dict[str, int | str] = {}
-    for pair in pairs or []:
-        key, equals, value = pair.partition("=")
-        if not equals or not key or not value:
-            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE, such as tile_n=192", param_hint="--config")
-        if key in changes:
-            raise typer.BadParameter(f"{key} is given twice: {changes[key]} and {value}", param_hint="--config")
-        # 18 digits: int() refuses thousands of them, and no field is near 10^18
-        changes[key] = int(value) if re.fullmatch(r"[-+]?\d{1,18}", value) else value
-    return changes
-
-
 def problem(m: int, n: int, k: int, dtype: str, out_dtype: str | None, b_major: BMajor) -> Problem:
     """The product of freshly allocated matrices.
 
@@ -87,8 +69,8 @@ def plan(problem: Problem, device: Device, *, config: list[str] | None = None, n
     """The plan of `problem` on `device`, with the model's choice changed by the KEY=VALUE words of `config`.
 
     Raises: ConfigError: with every reason why the config cannot run. ShapeError: the product needs no kernel.
-    typer.BadParameter: see config_changes().
     """
+    from tilewright.config import changes_from  # see problem()
     from tilewright.dispatch import plan as make_plan  # see problem()
     from tilewright.errors import ShapeError
 
@@ -98,4 +80,4 @@ def plan(problem: Problem, device: Device, *, config: list[str] | None = None, n
             rule="a size of 0 leaves nothing to multiply: matmul returns an empty or zero out and launches no kernel",
             works="give sizes from 1 up",
         )
-    return make_plan(problem, device=device, config=config_changes(config) or None, num_sms=num_sms)
+    return make_plan(problem, device=device, config=changes_from(config or ()) or None, num_sms=num_sms)

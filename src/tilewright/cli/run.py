@@ -63,7 +63,7 @@ def run(
     plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below
     if not reason:
         try:
-            _execute(answer, request.config_changes(config), num_sms, steady)
+            _execute(answer, num_sms, steady)
         except (MemoryError, RuntimeError) as error:
             if not _ran_out_of_memory(error):
                 raise
@@ -93,15 +93,15 @@ def _target(name: str | None) -> tuple[Device, str]:
     return present, ""
 
 
-def _execute(answer: Answer, changes: dict[str, int | str], num_sms: int | None, steady: bool) -> None:
+def _execute(answer: Answer, num_sms: int | None, steady: bool) -> None:
     """Runs and checks the product, then times it."""
     from tilewright.bench.verify import has_torch, verify  # may import torch: seconds
 
-    problem = answer.plan.problem
+    problem, config = answer.plan.problem, answer.plan.config
     terminal.note(f"checking {problem} on {answer.plan.device} ...")
     answer.checks = {
-        "random against float64": verify(problem, config=changes or None, num_sms=num_sms, kind="normal"),
-        "whole numbers, exact": verify(problem, config=changes or None, num_sms=num_sms, kind="integer"),
+        "random against float64": verify(problem, config=config, num_sms=num_sms, kind="normal"),
+        "whole numbers, exact": verify(problem, config=config, num_sms=num_sms, kind="integer"),
     }
     if not has_torch():
         answer.untimed = "torch with CUDA is not installed: only a sample of rows was checked, and nothing was timed"
@@ -113,7 +113,7 @@ def _execute(answer: Answer, changes: dict[str, int | str], num_sms: int | None,
 
     modes: tuple[Mode, ...] = ("burst", "interleaved", "steady") if steady else ("burst", "interleaved")
     terminal.note(f"timing against cuBLAS ({', '.join(modes)}) ...")
-    answer.times = compare(problem, modes=modes, configs=(changes or None,), num_sms=num_sms)
+    answer.times = compare(problem, modes=modes, configs=(config,), num_sms=num_sms)
 
 
 def _ran_out_of_memory(error: Exception) -> bool:

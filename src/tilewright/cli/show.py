@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -58,7 +57,7 @@ def show(
         case What.explain:
             typer.echo(str(plan.explain()))
         case What.config:
-            typer.echo("\n".join(config_words(plan)))
+            typer.echo("\n".join(plan.config.words()))
         case What.header:
             typer.echo(rendered_header(source_of(plan)))
         case What.source:
@@ -69,11 +68,6 @@ def show(
             _show_sass(plan, instructions)
         case What.resources:
             terminal.print_facts(resource_facts(plan.binary))
-
-
-def config_words(plan: Plan) -> list[str]:
-    """The plan's config as words that --config takes."""
-    return [f"{field.name}={getattr(plan.config, field.name)}" for field in dataclasses.fields(plan.config)]
 
 
 def source_of(plan: Plan) -> Source:

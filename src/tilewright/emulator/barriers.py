@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tilewright.emulator.machine import Fragment
+    from tilewright.emulator.team import Fragment
 
 MAX_COUNT = (1 << 20) - 1  # of arrivals and of bytes. Source: PTX ISA, mbarrier
 
@@ -40,7 +40,9 @@ class Mbarrier:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= MAX_COUNT:
-            raise BarrierError("mbarrier count", f"mbarrier.init with {self.count} arrivals; 1 .. {MAX_COUNT} are allowed")
+            raise BarrierError(
+                "mbarrier count", f"mbarrier.init with {self.count} arrivals; 1 .. {MAX_COUNT} are allowed"
+            )
         self.pending = self.count
 
     def arrive(self, count: int) -> bool:
@@ -88,9 +90,7 @@ class Mbarrier:
             raise BarrierError("mbarrier tx-count", f"the tx-count becomes {self.tx}; +-{MAX_COUNT} is its range")
 
     def __str__(self) -> str:
-        return (
-            f"phase {self.phase}, {self.count - self.pending} of {self.count} arrived, tx-count {self.tx} bytes"
-        )
+        return f"phase {self.phase}, {self.count - self.pending} of {self.count} arrived, tx-count {self.tx} bytes"
 
 
 @dataclass(eq=False)

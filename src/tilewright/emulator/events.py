@@ -128,9 +128,7 @@ class Observer:
     def op_done(self, op: AsyncOp) -> None:
         """The operation has no effect left."""
 
-    def commit(
-        self, site: Site, cta: int, threads: Threads, family: str, group: int, ops: tuple[AsyncOp, ...]
-    ) -> None:
+    def commit(self, site: Site, cta: int, threads: Threads, family: str, group: int, ops: tuple[AsyncOp, ...]) -> None:
         """The threads closed a group of the family "wgmma", "cp_async" or "bulk"."""
 
     def wait_group(
@@ -180,9 +178,7 @@ class Observer:
     ) -> None:
         """Each thread made `count` arrivals on this phase, and announced bytes."""
 
-    def mbarrier_expect(
-        self, site: Site, cta: int, threads: Threads, barrier: int, num_bytes: int, phase: int
-    ) -> None:
+    def mbarrier_expect(self, site: Site, cta: int, threads: Threads, barrier: int, num_bytes: int, phase: int) -> None:
         """mbarrier.expect_tx without an arrival."""
 
     def mbarrier_phase(self, barrier: int, phase: int) -> None:

@@ -242,9 +242,7 @@ def linear_offsets(descriptor: Descriptor, rows: int, k: int, bits: int, k_major
     if k_major and width:
         return np.asarray(row % 8 * width + row // 8 * stride + column * size)
     if k_major:
-        return np.asarray(
-            row % 8 * 16 + row // 8 * stride + column // per_chunk * leading + column % per_chunk * size
-        )
+        return np.asarray(row % 8 * 16 + row // 8 * stride + column // per_chunk * leading + column % per_chunk * size)
     if width:
         panel = width // size
         return np.asarray(row % panel * size + row // panel * leading + column % 8 * width + column // 8 * stride)

@@ -87,7 +87,8 @@ def dot4(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes, each side signed or unsigned as its type is."""
     n = np.broadcast_shapes(a.shape, b.shape, c.shape)
     parts = [
-        np.ascontiguousarray(np.broadcast_to(v, n)).view(f"{v.dtype.kind}1").reshape(-1, 4).astype(np.int64) for v in (a, b)
+        np.ascontiguousarray(np.broadcast_to(v, n)).view(f"{v.dtype.kind}1").reshape(-1, 4).astype(np.int64)
+        for v in (a, b)
     ]
     return (c + (parts[0] * parts[1]).sum(axis=1)).astype(np.int32)
 
@@ -144,6 +145,20 @@ def insert_field(a: Array, b: Array, position: Array, length: Array) -> Array:
     one = a.dtype.type(1)
     mask = shift_left(shift_left(np.full(length.shape, one, a.dtype), length) - one, position)
     return (shift_left(a, position) & mask) | (b & ~mask)
+
+
+def bit_mask(first: Array, length: Array, wraps: bool) -> Array:
+    """`length` ones from bit `first`. Source: PTX ISA, bmsk."""
+    if wraps:
+        first, length = first & np.uint32(31), length & np.uint32(31)
+    ones = shift_left(np.ones(np.broadcast_shapes(first.shape, length.shape), np.uint32), length) - np.uint32(1)
+    return shift_left(ones, first)
+
+
+def extend(a: Array, length: Array, wraps: bool) -> Array:
+    """The low `length` bits of a, sign- or zero-extended as its type is. Source: PTX ISA, szext."""
+    length = length & np.uint32(31) if wraps else np.minimum(length, np.uint32(32))
+    return extract_field(a, np.zeros_like(length), length)
 
 
 def count_leading_zeros(a: Array) -> Array:

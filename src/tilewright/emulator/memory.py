@@ -100,7 +100,9 @@ class GlobalMemory:
         if position >= 0:
             buffer = self.buffers[position]
             past = address + size - buffer.end
-            return f"{past} bytes past the end of buffer {buffer.name!r} ({buffer.data.size} bytes at {buffer.address:#x})"
+            return (
+                f"{past} bytes past the end of buffer {buffer.name!r} ({buffer.data.size} bytes at {buffer.address:#x})"
+            )
         if self.buffers:
             buffer = self.buffers[0]
             return f"{buffer.address - address} bytes before buffer {buffer.name!r} at {buffer.address:#x}"

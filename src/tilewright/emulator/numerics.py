@@ -59,9 +59,7 @@ FORMATS: dict[str, Format] = {
     )
 }
 INTEGERS: dict[str, np.dtype[Any]] = {
-    f"{sign}{bits}": np.dtype(f"{'i' if sign == 's' else 'u'}{bits // 8}")
-    for sign in "su"
-    for bits in (8, 16, 32, 64)
+    f"{sign}{bits}": np.dtype(f"{'i' if sign == 's' else 'u'}{bits // 8}") for sign in "su" for bits in (8, 16, 32, 64)
 }
 
 TF32_DROPPED_BITS = 13  # the tensor core ignores them. Source: PTX ISA, tf32

@@ -356,7 +356,7 @@ class _Parser:
                 self.take()
             else:
                 operand = self.number()
-                values.append(operand.value if not operand.bits else operand.value)
+                values.append(operand.value)
             if depth == 0:
                 break
         size = TYPE_BYTES[kind]

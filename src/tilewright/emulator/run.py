@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tilewright.emulator.events import Finding, Observer
 from tilewright.emulator.integers import WINDOWS
-from tilewright.emulator.machine import WARP, WARPGROUP, Geometry, Machine
+from tilewright.emulator.launch import WARP, WARPGROUP, Geometry
+from tilewright.emulator.machine import Machine
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.schedule import Policy, Schedule
 from tilewright.emulator.translate import TABLE, Kernel, kernel_of
@@ -138,7 +139,9 @@ def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any]) 
     Raises: EmulationError: too many, too few, or a value of the wrong size.
     """
     if len(values) != len(kernel_parameters):
-        raise EmulationError(f"{len(values)} parameters where the entry has {len(kernel_parameters)}", rule="parameters")
+        raise EmulationError(
+            f"{len(values)} parameters where the entry has {len(kernel_parameters)}", rule="parameters"
+        )
     size = max([offset + length for _, offset, length, _ in kernel_parameters], default=0)
     block = bytearray(size)
     for (name, offset, length, kind), value in zip(kernel_parameters, values, strict=True):

@@ -14,7 +14,8 @@ import numpy as np
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:
-    from tilewright.emulator.machine import Machine, Team
+    from tilewright.emulator.machine import Machine
+    from tilewright.emulator.team import Team
 
 Policy = Literal["lazy", "eager", "random"]
 POLICIES: tuple[Policy, ...] = ("lazy", "eager", "random")

@@ -11,48 +11,51 @@ A block returns the index of the next block, PARKED when its threads wait, or (p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tilewright.emulator.events import Site, error_facts
-from tilewright.emulator.isa import bulk, memory, scalar, sync, tensor
-from tilewright.emulator.isa.table import Aligned, Form, Modifiers, Table
-from tilewright.emulator.ptx import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Pair, Program, Reg, Vec, parse
+from tilewright.emulator.blocks import Block, Item, blocks_of, exposed, item_registers, items_of, names_of
+from tilewright.emulator.events import error_facts
+from tilewright.emulator.isa import (
+    atomic,
+    bulk,
+    cp_async,
+    floats,
+    mbarrier,
+    memory,
+    scalar,
+    sync,
+    tensor,
+    warp,
+    wgmma,
+    wmma,
+)
+from tilewright.emulator.isa.table import Table
+from tilewright.emulator.ptx import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Program, Reg, parse
 from tilewright.emulator.values import DTYPES, PARKED, STORAGE, blend
 from tilewright.errors import EmulationError
 
-TABLE = Table([*scalar.FORMS, *memory.FORMS, *sync.FORMS, *tensor.FORMS, *bulk.FORMS])
+TABLE = Table(
+    [
+        *scalar.FORMS,
+        *floats.FORMS,
+        *memory.FORMS,
+        *atomic.FORMS,
+        *sync.FORMS,
+        *mbarrier.FORMS,
+        *warp.FORMS,
+        *tensor.FORMS,
+        *wmma.FORMS,
+        *wgmma.FORMS,
+        *cp_async.FORMS,
+        *bulk.FORMS,
+    ]
+)
 
 BlockFunction = Callable[[Any, list[Any], Any, int], Any]
-
-
-@dataclass(eq=False)
-class Item:
-    """One step of a block: an instruction of the table, or a branch to an item (form None)."""
-
-    instruction: Instruction
-    form: Form | None
-    modifiers: Modifiers
-    guard: tuple[Reg, bool] | None = None
-    target: int = -1
-
-
-@dataclass(eq=False)
-class Block:
-    """Items that run as one. `next` is the block that follows in the text."""
-
-    index: int
-    items: list[Item]
-    aligned: Aligned
-    exposed: frozenset[int] = frozenset()
-    counts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def site(self) -> Site:
-        return self.items[0].instruction.site
 
 
 class Kernel:
@@ -61,8 +64,8 @@ class Kernel:
     def __init__(self, program: Program, entry: Entry) -> None:
         self.program = program
         self.entry = entry
-        items, starts = _items(entry)
-        self.blocks = _blocks(items, starts)
+        items, starts = items_of(entry, TABLE)
+        self.blocks = blocks_of(items, starts)
         self.block_of_item = {}
         position = 0
         for block in self.blocks:
@@ -71,14 +74,20 @@ class Kernel:
         self.block_of_item[position] = len(self.blocks)
         needed: set[int] = set()
         for block in self.blocks:
-            block.exposed = frozenset(_exposed(block))
+            block.exposed = frozenset(exposed(block))
             needed |= block.exposed
         self.needed = frozenset(needed)
+        self.used_outside_wgmma = frozenset(
+            reg.index
+            for item in items
+            if item.form is not None and item.form.family != "wgmma"
+            for reg in item_registers(item)[0]
+        )
         self.functions: dict[tuple[int, int, bool], BlockFunction] = {}
         self.opcodes = [item.instruction.opcode for item in items if item.form is not None]
         self.shared_layout = _layout(program, entry)
         self.names = {
-            name for instruction in entry.instructions for operand in instruction.operands for name in _names(operand)
+            name for instruction in entry.instructions for operand in instruction.operands for name in names_of(operand)
         }
 
     def uses(self, prefix: str) -> bool:
@@ -141,122 +150,6 @@ def _layout(program: Program, entry: Entry) -> SharedLayout:
     alignment = max([variable.alignment for variable in dynamic], default=16)
     start = -(-position // alignment) * alignment
     return SharedLayout(offsets, position, {variable.name: start for variable in dynamic}, alignment)
-
-
-# -- blocks ---------------------------------------------------------------------------------------------------------
-
-
-def _items(entry: Entry) -> tuple[list[Item], set[int]]:
-    """Every step in order and the indices where blocks start. A guarded instruction becomes a branch round it."""
-    items: list[Item] = []
-    starts = {0}
-    first_item: list[int] = []
-    branches: list[tuple[Item, Instruction]] = []
-    for instruction in entry.instructions:
-        first_item.append(len(items))
-        if instruction.opcode in ("bra", "bra.uni"):
-            item = Item(instruction, None, {}, instruction.guard)
-            branches.append((item, instruction))
-            items.append(item)
-            starts.add(len(items))
-            continue
-        form, modifiers = TABLE.find(instruction)
-        if instruction.guard is not None:
-            reg, negated = instruction.guard
-            items.append(Item(instruction, None, {}, (reg, not negated), len(items) + 2))
-            starts.update((len(items), len(items) + 1))
-        if form.starts or form.ends:
-            starts.add(len(items))
-        items.append(Item(instruction, form, modifiers))
-        if form.ends:
-            starts.add(len(items))
-    first_item.append(len(items))
-    for item, instruction in branches:
-        (label,) = instruction.operands
-        at = entry.label(label.name, instruction.scope) if isinstance(label, Name) else None
-        if at is None:
-            raise EmulationError(f"no label {label}", rule="syntax", **error_facts(instruction.site))
-        item.target = first_item[at]
-        starts.add(item.target)
-    return items, starts
-
-
-def _blocks(items: list[Item], starts: set[int]) -> list[Block]:
-    """Cuts at the starts, and before an aligned instruction that nothing earlier in its block has already aligned."""
-    blocks: list[Block] = []
-    rank = {"": 0, "warp": 1, "warpgroup": 2}
-    current: list[Item] = []
-    aligned: Aligned = ""
-    for index, item in enumerate(items):
-        needs = item.form.aligned if item.form is not None else ""
-        if current and (index in starts or rank[needs] > rank[aligned]):
-            blocks.append(Block(len(blocks), current, aligned))
-            current, aligned = [], ""
-            starts.add(index)
-        if not current:
-            aligned = needs
-        current.append(item)
-    if current:
-        blocks.append(Block(len(blocks), current, aligned))
-    for block in blocks:
-        for item in block.items:
-            if item.form is not None:
-                opcode = item.instruction.opcode
-                block.counts[opcode] = block.counts.get(opcode, 0) + 1
-    return blocks
-
-
-def operand_registers(operand: Operand) -> list[Reg]:
-    """Every register that the operand names."""
-    if isinstance(operand, Reg):
-        return [operand]
-    if isinstance(operand, Vec):
-        return [reg for item in operand.items for reg in operand_registers(item)]
-    if isinstance(operand, Mem):
-        return [reg for item in (operand.base, *(operand.coordinates or ())) for reg in operand_registers(item)]
-    if isinstance(operand, Pair):
-        return operand_registers(operand.first) + operand_registers(operand.second)
-    if isinstance(operand, Not):
-        return operand_registers(operand.operand)
-    return []
-
-
-def _names(operand: Operand) -> list[str]:
-    if isinstance(operand, Name):
-        return [operand.name]
-    return _names(operand.base) if isinstance(operand, Mem) else []
-
-
-def item_registers(item: Item) -> tuple[list[Reg], list[Reg]]:
-    """(read, written) registers of one step."""
-    if item.form is None:
-        return ([item.guard[0]] if item.guard else []), []
-    read, written = [], []
-    for position, operand in enumerate(item.instruction.operands):
-        found = operand_registers(operand)
-        if position < item.form.destinations and not isinstance(operand, Mem):
-            written += found
-            if item.form.updates:
-                read += found
-        else:
-            read += found
-    return read, written
-
-
-def _exposed(block: Block) -> set[int]:
-    """Registers that the block reads before it writes them."""
-    exposed: set[int] = set()
-    local: set[int] = set()
-    for item in block.items:
-        read, written = item_registers(item)
-        exposed |= {reg.index for reg in read} - local
-        if item.form is not None and item.form.updates:  # read and written behind the block's back, in the file
-            exposed |= {reg.index for reg in written}
-        local |= {reg.index for reg in written}
-    return exposed
-
-
-# -- source ---------------------------------------------------------------------------------------------------------
 
 
 class Emitter:
@@ -379,10 +272,10 @@ class Emitter:
         self.locals[operand.index] = name
         self.dirty[operand.index] = operand
 
-    def flush(self) -> None:
-        """Writes every changed register that others may read back to the file."""
+    def flush(self, *, everything: bool = False) -> None:
+        """Writes every changed register that others may read back to the file; or even those that nobody may."""
         for index in self.dirty:
-            if index in self.kernel.needed or index in self._live_here:
+            if everything or index in self.kernel.needed or index in self._live_here:
                 value = self.locals[index]
                 if self.masked:
                     self.line(f"R[{index}] = blend(R[{index}], s, {value}, {self.width})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from golden.vector import ARCH, ENTRY, PRELUDE, Vector
-
 from tilewright.jit import build
 from tilewright.jit.source import Binary, Source
 

@@ -7,6 +7,7 @@ format has random fractions, with a bound for what the order and the alignment o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -46,19 +47,22 @@ class Shape:
         """(registers, 32 lanes) of packed numbers."""
         kind = _NUMPY[fmt]
         count = num * 4 // kind.itemsize
+        values: NDArray[Any]
         if self.fractions:
             values = generator.uniform(-1, 1, (32, count))
         elif fmt in ("s8", "u8"):
             values = generator.integers(0 if fmt == "u8" else -128, 256 if fmt == "u8" else 128, (32, count))
         else:
             values = generator.integers(-4, 5, (32, count))
-        return np.ascontiguousarray(values.astype(kind)).view(np.uint32).reshape(32, num).T
+        registers: NDArray[np.uint32] = np.ascontiguousarray(values.astype(kind)).view(np.uint32).reshape(32, num)
+        return np.asarray(registers.T)
 
     def metadata(self, generator: np.random.Generator) -> NDArray[np.uint32]:
         """(1, 32) words of valid nibbles, other ones in every lane, so that the selector shows."""
         valid = (0b0100, 0b1110) if self.a == "tf32" else (0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110)
         nibbles = generator.choice(valid, (8, 32)).astype(np.uint32)
-        return np.bitwise_or.reduce(nibbles << (4 * np.arange(8, dtype=np.uint32))[:, None], axis=0)[None]
+        placed = nibbles << (4 * np.arange(8, dtype=np.uint32))[:, None]
+        return np.asarray(np.bitwise_or.reduce(placed, axis=0))[None]
 
 
 def _call(shape: Shape, selector: int | None) -> str:
@@ -107,7 +111,7 @@ def vector(name: str, shape: Shape, doubt: str = "") -> Vector:
         body.append("    " + _call(shape, selector))
         body.append(f"    for (int i = 0; i < {count}; ++i) result[({place * count} + i) * 32 + threadIdx.x] = d[i];")
     size = (len(shape.selectors) or 1) * num_c * 32 * 4
-    tolerances = ()
+    tolerances: tuple[Tolerance, ...] = ()
     if shape.fractions:
         # Products below 1 are aligned to the largest and cut: k + 1 terms, each within 2^-22 (2^-9 in f16 sums).
         kind, unit = ("absolute16", 2.0**-9) if shape.acc == "f16" else ("absolute", 2.0**-22)
@@ -142,13 +146,13 @@ WMMA = """
     const uint32_t* given = reinterpret_cast<const uint32_t*>(in);
     uint32_t a[8], b[8];
     float c[8];
-    asm volatile("wmma.load.a.sync.aligned.m16n16k16.{LA}.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 24;"
+    asm volatile("wmma.load.a.sync.aligned.{LA}.m16n16k16.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 24;"
                  : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3]), "=r"(a[4]), "=r"(a[5]), "=r"(a[6]), "=r"(a[7])
                  : "l"(in));
-    asm volatile("wmma.load.b.sync.aligned.m16n16k16.{LB}.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 16;"
+    asm volatile("wmma.load.b.sync.aligned.{LB}.m16n16k16.f16 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 16;"
                  : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3]), "=r"(b[4]), "=r"(b[5]), "=r"(b[6]), "=r"(b[7])
                  : "l"(in + 768));
-    asm volatile("wmma.load.c.sync.aligned.m16n16k16.{LC}.f32 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 20;"
+    asm volatile("wmma.load.c.sync.aligned.{LC}.m16n16k16.f32 {{%0, %1, %2, %3, %4, %5, %6, %7}}, [%8], 20;"
                  : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3]), "=f"(c[4]), "=f"(c[5]), "=f"(c[6]), "=f"(c[7])
                  : "l"(in + 1280));
     asm volatile("wmma.mma.sync.aligned.{LA}.{LB}.m16n16k16.f32.f32 {{%0, %1, %2, %3, %4, %5, %6, %7}}, "
@@ -157,7 +161,7 @@ WMMA = """
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]),
                    "r"(b[0]), "r"(b[1]), "r"(b[2]), "r"(b[3]), "r"(b[4]), "r"(b[5]), "r"(b[6]), "r"(b[7]));
-    asm volatile("wmma.store.d.sync.aligned.m16n16k16.{LC}.f32 [%0], {{%1, %2, %3, %4, %5, %6, %7, %8}}, 20;"
+    asm volatile("wmma.store.d.sync.aligned.{LC}.m16n16k16.f32 [%0], {{%1, %2, %3, %4, %5, %6, %7, %8}}, 20;"
                  ::"l"(out), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]), "f"(c[4]), "f"(c[5]), "f"(c[6]), "f"(c[7])
                  : "memory");
     // Which element each register holds is the hardware's own affair; recorded, never compared.

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from golden.vector import Op, Vector, lanewise, predicate, random
 from numpy.typing import NDArray
+
+from golden.vector import Op, Vector, lanewise, predicate, random
 
 THREADS = 128
 
@@ -224,7 +225,8 @@ def _floats() -> list[Vector]:
         lanewise("f32_fma", fused, words),
         lanewise("f32_division", divided, words),
         lanewise("f32_compare", compared, words),
-        lanewise("f64_arithmetic", wide, doubles("f64_arithmetic", 3), doubt="NaN payloads of f64 arithmetic"),
+        lanewise("f64_sums", wide[:8], doubles("f64_arithmetic", 3), doubt="NaN payloads of f64 arithmetic"),
+        lanewise("f64_fma", wide[8:], doubles("f64_arithmetic", 3), doubt="NaN payloads of f64 arithmetic"),
     ]
 
 

@@ -298,11 +298,16 @@ ST_ASYNC = """
 
 def _together() -> list[Vector]:
     nothing = words([0] * 16)
-    cluster = {"grid": 4, "cluster": 2, "block": 32}
+    counts = Vector(name="mbarrier_counts", family="cluster", body=BARRIER, input=nothing, output_bytes=128, block=32)
+    pairs = [("cluster_shared", CLUSTER, 4096), ("st_async", ST_ASYNC, 4 * 384)]
     return [
-        Vector(name="cluster_shared", family="cluster", body=CLUSTER, input=nothing, output_bytes=4096, **cluster),
-        Vector(name="mbarrier_counts", family="cluster", body=BARRIER, input=nothing, output_bytes=128, block=32),
-        Vector(name="st_async", family="cluster", body=ST_ASYNC, input=nothing, output_bytes=4 * 384, **cluster),
+        counts,
+        *[
+            Vector(
+                name=name, family="cluster", body=body, input=nothing, output_bytes=size, grid=4, cluster=2, block=32
+            )
+            for name, body, size in pairs
+        ],
     ]
 
 

@@ -161,7 +161,7 @@ def vector(name: str, case: Case) -> Vector:
         body.append("    {")
         body.append(f"    {cxx} d[{case.registers}];")
         body.append(f"    for (uint32_t j = 0; j < {case.registers}; ++j) {{")
-        body.append("        const uint32_t i = 20000 + j * 128 + t;")
+        body.append(f"        const uint32_t i = {20000 + 5000 * place} + j * 128 + t;")
         body.append(f"        d[j] = {start};")
         body.append("    }")
         body.append('    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')

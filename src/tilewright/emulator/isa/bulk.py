@@ -1,25 +1,25 @@
-"""Rows of the table for asynchronous copies: cp.async, cp.async.bulk, cp.async.bulk.tensor, st.async, and their groups."""
+"""Rows of the table for asynchronous copies in bulk: cp.async.bulk, cp.async.bulk.tensor, st.async, and their groups."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator import banks, tiled
-from tilewright.emulator.engines import BulkCopy, LaneArrivals, LaneCopies, TensorLoad, TensorStore, Work
+from tilewright.emulator import tiled
+from tilewright.emulator.copies import BulkCopy, TensorLoad, TensorStore
+from tilewright.emulator.engines import Work
 from tilewright.emulator.events import Site
 from tilewright.emulator.integers import WINDOW_BYTES, WINDOWS
-from tilewright.emulator.isa.memory import tally
-from tilewright.emulator.isa.sync import shared_window
+from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import TYPE_BYTES, Imm, Instruction, Mem, Operand, Reg, Vec
+from tilewright.emulator.ptx import TYPE_BYTES, Imm, Instruction, Mem, Operand, Vec
 from tilewright.errors import LayoutError
 
-if False:  # for annotations only: translate and machine import this module
-    from tilewright.emulator.machine import Team
+if TYPE_CHECKING:  # translate and machine import this module
+    from tilewright.emulator.team import Team
     from tilewright.emulator.translate import Emitter
 
 Array = NDArray[Any]
@@ -33,164 +33,6 @@ _MBARRIER = "mbarrier::complete_tx::bytes"
 def _form(pattern: str, emit: Emit, family: str, **flags: Any) -> None:
     flags.setdefault("destinations", 0)
     FORMS.append(Form(pattern, emit, family, **flags))
-
-
-def _shared(e: Emitter, operand: Operand) -> str:
-    """A shared address in 32 bits."""
-    base = operand.base if isinstance(operand, Mem) else operand
-    if isinstance(base, Reg) and base.type[1:] == "64":
-        return e.fresh(f"{e.hold(shared_window)}({e.address(operand, 'u64')})")
-    return e.address(operand, "u32")
-
-
-# -- cp.async -----------------------------------------------------------------------------------------------------------
-
-_form("cp.async.<cop:ca|cg>[.<space:shared::cta|shared>].global[<hint:.L2::cache_hint>][.<prefetch:L2::64B|L2::128B|L2::256B>]", lambda e, i, m: _cp_async(e, i, m), "cp.async")
-_form("cp.async.commit_group", lambda e, i, m: e.line(e.call(cp_async_commit)), "cp.async")
-_form("cp.async.wait_group", lambda e, i, m: _cp_async_wait(e, i), "cp.async")
-_form("cp.async.wait_all", lambda e, i, m: e.line(e.call(cp_async_wait, "-1")), "cp.async")
-_form("cp.async.mbarrier.arrive[<noinc:.noinc>][.<space:shared::cta|shared>].b64", lambda e, i, m: e.line(e.call(cp_async_arrive, _shared(e, i.operands[0]), str(bool(m["noinc"])))), "cp.async")
-
-
-def _cp_async(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    """[dst], [src], cp-size {, src-size or ignore-src predicate} {, cache policy}."""
-    size = e.constant_int(i.operands[2])
-    allowed = (4, 8, 16) if m["cop"] == "ca" else (16,)
-    if size not in allowed:
-        raise e.error(f"cp-size {size} is none of {allowed}")
-    target = _shared(e, i.operands[0])
-    source = e.address(i.operands[1], "u64")
-    lengths = "None"
-    rest = list(i.operands[3:])
-    if m["hint"] and rest:
-        rest.pop()
-    if rest:
-        operand = rest[0]
-        if isinstance(operand, Reg) and operand.type == "pred":
-            lengths = f"np.where({e.read(operand, 'pred')}, np.uint32(0), np.uint32({size}))"
-        else:
-            lengths = e.read(operand, "u32", wide=True)
-    e.line(e.call(cp_async, target, source, str(size), lengths))
-
-
-def cp_async(
-    team: Team, s: Any, n: int, site: Site, targets: Array, sources: Array, size: int, lengths: Array | None
-) -> None:
-    """Issues one copy a lane."""
-    flat = team.flat(site, targets, size, s)
-    if int(np.bitwise_or.reduce(sources)) & (size - 1):
-        bad = int(np.argmax((sources & np.uint64(size - 1)) != 0))
-        raise team.misaligned(site, int(sources[bad]), size, s, bad)
-    if lengths is not None and int(lengths.max()) > size:
-        raise team.error(site, "cp.async", f"src-size {int(lengths.max())} is past cp-size {size}", s, int(np.argmax(lengths)))
-    lanes = team.lanes if s is None else team.lanes[s]
-    machine = team.machine
-    if machine.banks is not None:
-        warps = -(-team.width // 32)
-        grid, active = np.zeros(warps * 32, np.int64), np.zeros(warps * 32, np.bool_)
-        grid[lanes], active[lanes] = flat, True
-        tally(team, site, banks.access(grid.reshape(-1, 32), size, active.reshape(-1, 32)))
-    work = LaneCopies(
-        kind="cp_async",
-        site=site,
-        cta=team.cta.index,
-        threads=team.threads_of(s),
-        number=machine.engine.number(),
-        team=team,
-        lanes=lanes,
-        groups=team.cp_async_commits[lanes],
-        sources=np.broadcast_to(sources, (n,)),
-        targets=flat,
-        size=size,
-        lengths=lengths,
-    )
-    team.cp_async_ops.append(work)
-    machine.engine.issue(work)
-
-
-def cp_async_commit(team: Team, s: Any, n: int, site: Site) -> None:
-    """cp.async.commit_group."""
-    chosen = slice(None) if s is None else s
-    before = team.cp_async_commits[chosen]
-    observer = team.machine.observer
-    if observer is not None:
-        inside = np.zeros(team.width, np.bool_)
-        inside[chosen] = True
-        ops = tuple(
-            op
-            for op in team.cp_async_ops
-            if (inside[op.lanes] & (op.groups == team.cp_async_commits[op.lanes])).any()
-        )
-        for op in ops:
-            op.group = int(before[0])
-        observer.commit(site, team.cta.index, team.threads_of(s), "cp_async", int(before[0]), ops)
-    team.cp_async_commits[chosen] += 1
-
-
-def _cp_async_wait(e: Emitter, i: Instruction) -> None:
-    pending = e.constant_int(i.operands[0])
-    if pending is None or pending < 0:
-        raise e.error("cp.async.wait_group takes a literal")
-    e.line(e.call(cp_async_wait, str(pending)))
-
-
-def cp_async_wait(team: Team, s: Any, n: int, site: Site, pending: int) -> None:
-    """cp.async.wait_group, or wait_all for -1: finishes what the lanes' older groups hold."""
-    machine = team.machine
-    inside = None
-    if s is not None:
-        inside = np.zeros(team.width, np.bool_)
-        inside[s] = True
-    observed: list[Work] = []
-    left: list[Any] = []
-    for op in team.cp_async_ops:
-        due = np.ones(len(op.lanes), np.bool_) if pending < 0 else op.groups < team.cp_async_commits[op.lanes] - pending
-        if inside is not None:
-            due = due & inside[op.lanes]
-        if due.all():
-            machine.engine.finish(op)
-            observed.append(op)
-        else:
-            left.append(op)
-            if due.any():
-                observed.append(op)
-                if op.state != "done" and isinstance(op, LaneCopies):
-                    op.part(machine, due)
-    team.cp_async_ops = left
-    if machine.observer is not None:
-        ops = tuple(op for op in observed if op.kind == "cp_async")
-        machine.observer.wait_group(site, team.cta.index, team.threads_of(s), "cp_async", ops, False)
-
-
-def cp_async_arrive(team: Team, s: Any, n: int, site: Site, addresses: Array, keeps_count: bool) -> None:
-    """cp.async.mbarrier.arrive: an arrival once the lanes' earlier cp.async are done. Without .noinc the pending count
-    grows by one for each first."""
-    machine = team.machine
-    flat = team.flat(site, addresses, 8, s)
-    lanes = team.lanes if s is None else team.lanes[s]
-    inside = np.zeros(team.width, np.bool_)
-    inside[lanes] = True
-    earlier: list[Work] = [op for op in team.cp_async_ops if inside[op.lanes].any()]
-    for position, place in enumerate(flat.tolist()):
-        barrier = machine.mbarriers.get(place)
-        if barrier is None:
-            where = machine.describe_barrier(place)
-            raise team.error(site, "mbarrier before init", f"uses {where}; mbarrier.init has not run", s, position)
-        if not keeps_count:
-            barrier.pending += 1
-    work = LaneArrivals(
-        kind="cp_async_arrive",
-        site=site,
-        cta=team.cta.index,
-        threads=team.threads_of(s),
-        number=machine.engine.number(),
-        barrier=int(flat[0]),
-        team=team,
-        lanes=lanes,
-        barriers=flat,
-        earlier=earlier,
-    )
-    machine.engine.issue(work)
 
 
 # -- groups of bulk copies ------------------------------------------------------------------------------------------------
@@ -259,9 +101,21 @@ def bulk_wait(team: Team, s: Any, n: int, site: Site, pending: int, reads_only: 
 # -- tensor copies --------------------------------------------------------------------------------------------------------
 
 _DIM = "<dim:1d|2d|3d|4d|5d>"
-_form(f"cp.async.bulk.tensor.{_DIM}.<space:shared::cluster|shared::cta>.global[.tile].{_MBARRIER}[<multicast:.multicast::cluster>]{_HINT}", lambda e, i, m: _tensor_load(e, i, m), "tensor copy")
-_form(f"cp.async.bulk.tensor.{_DIM}.global.shared::cta[.tile].bulk_group{_HINT}", lambda e, i, m: _tensor_store(e, i, m, ""), "tensor copy")
-_form(f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.<op:add|min|max|inc|dec|and|or|xor>[.tile].bulk_group{_HINT}", lambda e, i, m: _tensor_store(e, i, m, m["op"]), "tensor copy")
+_form(
+    f"cp.async.bulk.tensor.{_DIM}.<space:shared::cluster|shared::cta>.global[.tile].{_MBARRIER}[<multicast:.multicast::cluster>]{_HINT}",
+    lambda e, i, m: _tensor_load(e, i, m),
+    "tensor copy",
+)
+_form(
+    f"cp.async.bulk.tensor.{_DIM}.global.shared::cta[.tile].bulk_group{_HINT}",
+    lambda e, i, m: _tensor_store(e, i, m, ""),
+    "tensor copy",
+)
+_form(
+    f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.<op:add|min|max|inc|dec|and|or|xor>[.tile].bulk_group{_HINT}",
+    lambda e, i, m: _tensor_store(e, i, m, m["op"]),
+    "tensor copy",
+)
 _form(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global[.tile]{_HINT}", lambda e, i, m: None, "tensor copy")
 
 
@@ -279,9 +133,9 @@ def _coordinates(e: Emitter, operand: Operand, m: Modifiers) -> tuple[str, str]:
 
 def _tensor_load(e: Emitter, i: Instruction, m: Modifiers) -> None:
     """[dst], [map, {...}], [mbarrier] {, multicast mask} {, cache policy}."""
-    target = _shared(e, i.operands[0])
+    target = shared_address(e, i.operands[0])
     place, coordinates = _coordinates(e, i.operands[1], m)
-    barrier = _shared(e, i.operands[2])
+    barrier = shared_address(e, i.operands[2])
     mask = e.read(i.operands[3], "u16", wide=True) if m["multicast"] else "None"
     e.line(e.call(tensor_load, target, place, coordinates, barrier, mask))
 
@@ -289,7 +143,7 @@ def _tensor_load(e: Emitter, i: Instruction, m: Modifiers) -> None:
 def _tensor_store(e: Emitter, i: Instruction, m: Modifiers, op: str) -> None:
     """[map, {...}], [src]."""
     place, coordinates = _coordinates(e, i.operands[0], m)
-    e.line(e.call(tensor_store, place, coordinates, _shared(e, i.operands[1]), repr(op)))
+    e.line(e.call(tensor_store, place, coordinates, shared_address(e, i.operands[1]), repr(op)))
 
 
 def _map_at(team: Team, s: Any, site: Site, address: int, rank: int, lane: int) -> tiled.TiledMap:
@@ -348,7 +202,15 @@ def _targets(team: Team, s: Any, site: Site, mask: int | None, flat: int, lane: 
 
 
 def tensor_load(
-    team: Team, s: Any, n: int, site: Site, targets: Array, maps: Array, coordinates: tuple[Array, ...], barriers: Array, masks: Array | None
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    targets: Array,
+    maps: Array,
+    coordinates: tuple[Array, ...],
+    barriers: Array,
+    masks: Array | None,
 ) -> None:
     """cp.async.bulk.tensor into shared memory: one copy a lane."""
     machine = team.machine
@@ -368,7 +230,9 @@ def tensor_load(
             raise team.error(site, "remote mbarrier", "destination and mbarrier are in different CTAs", s, lane)
         bases = _targets(team, s, site, mask, flat, lane)
         if offset + tensor_map.box_bytes > machine.smem.last:
-            message = f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
+            message = (
+                f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
+            )
             raise team.error(site, "out of bounds", message, s, lane)
         work = TensorLoad(
             kind="tma_load",
@@ -402,7 +266,9 @@ def tensor_store(
         tensor_map = _map_at(team, s, site, addresses[lane], len(coordinates), lane)
         offset = flat % stride
         if offset + tensor_map.box_bytes > machine.smem.last:
-            message = f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
+            message = (
+                f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
+            )
             raise team.error(site, "out of bounds", message, s, lane)
         box = _place_box(team, s, site, tensor_map, tuple(place[lane] for place in places), offset, lane)
         work = TensorStore(
@@ -423,37 +289,60 @@ def tensor_store(
 
 # -- runs of bytes ----------------------------------------------------------------------------------------------------------
 
-_form(f"cp.async.bulk.<to:shared::cluster|shared::cta>.<from:global|shared::cta>.{_MBARRIER}[<multicast:.multicast::cluster>]{_HINT}", lambda e, i, m: _bulk_in(e, i, m), "bulk")
+_form(
+    f"cp.async.bulk.<to:shared::cluster|shared::cta>.<from:global|shared::cta>.{_MBARRIER}[<multicast:.multicast::cluster>]{_HINT}",
+    lambda e, i, m: _bulk_in(e, i, m),
+    "bulk",
+)
 _form(f"cp.async.bulk.global.shared::cta.bulk_group{_HINT}", lambda e, i, m: _bulk_out(e, i, m, ""), "bulk")
-_form(f"cp.reduce.async.bulk.global.shared::cta.bulk_group{_HINT}.<op:add|min|max|and|or|xor|inc|dec>[.noftz].<type:f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64>", lambda e, i, m: _bulk_out(e, i, m, m["op"]), "bulk")
+_form(
+    f"cp.reduce.async.bulk.global.shared::cta.bulk_group{_HINT}.<op:add|min|max|and|or|xor|inc|dec>[.noftz].<type:f16|bf16|b32|u32|s32|b64|u64|s64|f32|f64>",
+    lambda e, i, m: _bulk_out(e, i, m, m["op"]),
+    "bulk",
+)
 _form(f"cp.async.bulk.prefetch.L2.global{_HINT}", lambda e, i, m: None, "bulk")
-_form("st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.<vec:v2|v4>].<type:b32|b64|u32|u64|s32|s64|f32|f64>", lambda e, i, m: _st_async(e, i, m), "bulk")
+_form(
+    "st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.<vec:v2|v4>].<type:b32|b64|u32|u64|s32|s64|f32|f64>",
+    lambda e, i, m: _st_async(e, i, m),
+    "bulk",
+)
 
 
 def _bulk_in(e: Emitter, i: Instruction, m: Modifiers) -> None:
     """[dst], [src], size, [mbarrier] {, mask}."""
-    target = _shared(e, i.operands[0])
-    source = e.address(i.operands[1], "u64") if m["from"] == "global" else _shared(e, i.operands[1])
+    target = shared_address(e, i.operands[0])
+    source = e.address(i.operands[1], "u64") if m["from"] == "global" else shared_address(e, i.operands[1])
     size = e.read(i.operands[2], "u32")
-    barrier = _shared(e, i.operands[3])
+    barrier = shared_address(e, i.operands[3])
     mask = e.read(i.operands[4], "u16", wide=True) if m["multicast"] else "None"
     e.line(e.call(bulk_in, target, source, str(m["from"] == "global"), size, barrier, mask))
 
 
 def _bulk_out(e: Emitter, i: Instruction, m: Modifiers, op: str) -> None:
     """[dst], [src], size."""
-    target, source = e.address(i.operands[0], "u64"), _shared(e, i.operands[1])
+    target, source = e.address(i.operands[0], "u64"), shared_address(e, i.operands[1])
     e.line(e.call(bulk_out, target, source, e.read(i.operands[2], "u32"), repr(op), repr(m.get("type", ""))))
 
 
 def _check_run(team: Team, s: Any, site: Site, size: int, addresses: tuple[int, ...], lane: int) -> None:
     if size % 16 or any(address % 16 for address in addresses):
         shown = ", ".join(f"{address:#x}" for address in addresses)
-        raise team.error(site, "misaligned", f"{size} bytes at {shown}: size and addresses are multiples of 16", s, lane)
+        raise team.error(
+            site, "misaligned", f"{size} bytes at {shown}: size and addresses are multiples of 16", s, lane
+        )
 
 
 def bulk_in(
-    team: Team, s: Any, n: int, site: Site, targets: Array, sources: Array, from_global: bool, sizes: Array, barriers: Array, masks: Array | None
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    targets: Array,
+    sources: Array,
+    from_global: bool,
+    sizes: Array,
+    barriers: Array,
+    masks: Array | None,
 ) -> None:
     """cp.async.bulk into shared memory, the own or a peer's."""
     machine = team.machine
@@ -468,8 +357,12 @@ def bulk_in(
         _check_run(team, s, site, size, (target, source), lane)
         mask = None if masks is None else int(masks[lane % len(masks)])
         bases = _targets(team, s, site, mask, target, lane)
-        if target % stride + size > machine.smem.last or (not from_global and source % stride + size > machine.smem.last):
-            raise team.error(site, "out of bounds", f"{size} bytes end past shared memory, {machine.smem.last:#x}", s, lane)
+        if target % stride + size > machine.smem.last or (
+            not from_global and source % stride + size > machine.smem.last
+        ):
+            raise team.error(
+                site, "out of bounds", f"{size} bytes end past shared memory, {machine.smem.last:#x}", s, lane
+            )
         work = BulkCopy(
             kind="bulk_load" if from_global else "bulk_copy",
             site=site,
@@ -500,7 +393,9 @@ def bulk_out(
         size, source = _lane_values(sizes, n)[lane], starts[lane % len(starts)]
         _check_run(team, s, site, size, (ends[lane], source), lane)
         if source % machine.smem.stride + size > machine.smem.last:
-            raise team.error(site, "out of bounds", f"{size} bytes end past shared memory, {machine.smem.last:#x}", s, lane)
+            raise team.error(
+                site, "out of bounds", f"{size} bytes end past shared memory, {machine.smem.last:#x}", s, lane
+            )
         work = BulkCopy(
             kind="bulk_store",
             site=site,
@@ -513,7 +408,7 @@ def bulk_out(
             targets=(ends[lane],),
             num_bytes=size,
             reduction=op,
-            element=element.replace("b", "u") if element.startswith("b3") or element.startswith("b6") else element,
+            element=element.replace("b", "u") if element.startswith(("b3", "b6")) else element,
         )
         _groups_of(team, lanes[lane]).open.append(work)
         machine.engine.issue(work)
@@ -525,16 +420,15 @@ def _st_async(e: Emitter, i: Instruction, m: Modifiers) -> None:
     size = TYPE_BYTES[kind]
     source = i.operands[1]
     items = source.items if isinstance(source, Vec) else (source,)
-    values = [
-        e.read(item, kind, wide=True) + (f".view(u{size})" if kind[0] == "f" else "")
-        for item in items
-    ]
+    values = [e.read(item, kind, wide=True) + (f".view(u{size})" if kind[0] == "f" else "") for item in items]
     values = [e.fresh(value) for value in values]
-    target, barrier = _shared(e, i.operands[0]), _shared(e, i.operands[2])
+    target, barrier = shared_address(e, i.operands[0]), shared_address(e, i.operands[2])
     e.line(e.call(st_async, target, f"({', '.join(values)},)", str(size), barrier))
 
 
-def st_async(team: Team, s: Any, n: int, site: Site, targets: Array, values: tuple[Array, ...], size: int, barriers: Array) -> None:
+def st_async(
+    team: Team, s: Any, n: int, site: Site, targets: Array, values: tuple[Array, ...], size: int, barriers: Array
+) -> None:
     """st.async: a store that signals an mbarrier beside its target."""
     machine = team.machine
     whole = size * len(values)

@@ -1,30 +1,29 @@
-"""Rows of the table for loads, stores and atomics of the threads themselves, in every state space."""
+"""Rows of the table for loads and stores of the threads themselves, in every state space."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.emulator import banks
-from tilewright.emulator.atomics import element_bytes, reduce_values
 from tilewright.emulator.events import Site
 from tilewright.emulator.integers import WINDOW_BYTES, WINDOWS
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.ptx import TYPE_BYTES, Instruction, Mem, Name, Operand, Vec
 from tilewright.emulator.values import DTYPES
 
-if False:  # for annotations only: translate imports this module
-    from tilewright.emulator.machine import Team
+if TYPE_CHECKING:  # translate and machine import this module
+    from tilewright.emulator.team import Team
     from tilewright.emulator.translate import Emitter
 
 Array = NDArray[Any]
 
 FORMS: list[Form] = []
 
-_SCOPE = "[.<scope:cta|cluster|gpu|sys>]"
+SCOPE = "[.<scope:cta|cluster|gpu|sys>]"
 _SPACE = "[.<space:param::entry|param|global|shared::cta|shared::cluster|shared|local|const>]"
 _HINTS = (
     "[.<l1:L1::evict_normal|L1::evict_unchanged|L1::evict_first|L1::evict_last|L1::no_allocate>]"
@@ -102,40 +101,25 @@ def _store(e: Emitter, i: Instruction, m: Modifiers) -> None:
     e.line(e.call(STORES[space or "generic"], *arguments))
 
 
-def _atomic(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    """atom returns the old value, red does not; cas takes a third operand."""
-    returns = i.opcode.startswith("atom")
-    operands = i.operands if returns else (Name("_"), *i.operands)
-    kind = m["type"]
-    size = element_bytes(kind)
-    space = m["space"].split("::")[0] or "generic"
-    place = e.address(operands[1], "u32" if space == "shared" else "u64")
-    if m.get("vec"):
-        raise e.error("vector atomics are not in the table", "unsupported")
-    bits = f"u{8 * size}"
-    values = [e.read(operand, bits, wide=True) for operand in operands[2 : 4 if m["op"] == "cas" else 3]]
-    semantics, scope = m["sem"] or "relaxed", m["scope"] or "gpu"
-    other = values[1] if len(values) > 1 else "None"
-    arguments = (place, repr(space), repr(m["op"]), repr(kind), str(size), values[0], other, repr(semantics), repr(scope))
-    e.write(operands[0], bits, e.call(atomic, *arguments))
-
-
-_form(f"ld[.<sem:weak|volatile|relaxed|acquire>]{_SCOPE}{_SPACE}[.nc][.<cop:ca|cg|cs|lu|cv>]{_HINTS}{_VECTOR}.{_TYPE}", _load)
-_form(f"ldu{_SPACE}{_VECTOR}.{_TYPE}", lambda e, i, m: _load(e, i, {**m, "sem": "", "scope": ""}))
-_form(f"st[.<sem:weak|volatile|relaxed|release>]{_SCOPE}{_SPACE}[.<cop:wb|cg|cs|wt>]{_HINTS}{_VECTOR}.{_TYPE}", _store, destinations=0)
-_ATOM = (
-    "[.<sem:relaxed|acquire|release|acq_rel>]" + _SCOPE + "[.<space:global|shared::cta|shared::cluster|shared>]"
-    ".<op:add|min|max|and|or|xor|exch|inc|dec|cas>[.noftz][.<vec:v2|v4|v8>][.<hint:L2::cache_hint>]"
-    ".<type:u32|s32|u64|s64|b16|b32|b64|f16x2|bf16x2|f16|bf16|f32|f64>"
+_form(
+    f"ld[.<sem:weak|volatile|relaxed|acquire>]{SCOPE}{_SPACE}[.nc][.<cop:ca|cg|cs|lu|cv>]{_HINTS}{_VECTOR}.{_TYPE}",
+    _load,
 )
-_form(f"atom{_ATOM}", _atomic, "atomics")
-_form(f"red[.async]{_ATOM}", _atomic, "atomics", destinations=0)
+_form(f"ldu{_SPACE}{_VECTOR}.{_TYPE}", lambda e, i, m: _load(e, i, {**m, "sem": "", "scope": ""}))
+_form(
+    f"st[.<sem:weak|volatile|relaxed|release>]{SCOPE}{_SPACE}[.<cop:wb|cg|cs|wt>]{_HINTS}{_VECTOR}.{_TYPE}",
+    _store,
+    destinations=0,
+)
 _form("prefetch[.<space:global|local>].<level:L1|L2>", lambda e, i, m: None, destinations=0)
 _form("prefetchu.L1", lambda e, i, m: None, destinations=0)
 _form("prefetch[.<space:param|const>].tensormap", lambda e, i, m: None, destinations=0)
 _form("discard.global.L2", lambda e, i, m: None, destinations=0)
 _form("applypriority.global.L2::evict_normal", lambda e, i, m: None, destinations=0)
-_form("createpolicy.fractional.<policy:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged>[.<other:L2::evict_unchanged|L2::evict_first>].b64", lambda e, i, m: e.write(i.operands[0], "b64", "np.zeros(n, np.uint64)"))
+_form(
+    "createpolicy.fractional.<policy:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged>[.<other:L2::evict_unchanged|L2::evict_first>].b64",
+    lambda e, i, m: e.write(i.operands[0], "b64", "np.zeros(n, np.uint64)"),
+)
 
 
 # -- run time: parameters -----------------------------------------------------------------------------------------------
@@ -162,7 +146,9 @@ def load_parameter_at(team: Team, s: Any, n: int, site: Site, offsets: Array, ki
     """ld.param through a register."""
     dtype, block = DTYPES[kind], team.machine.parameters
     if int(offsets.max()) + dtype.itemsize > block.size:
-        raise team.error(site, "out of bounds", f"parameter bytes {int(offsets.max())} .. are past the end of the block", s)
+        raise team.error(
+            site, "out of bounds", f"parameter bytes {int(offsets.max())} .. are past the end of the block", s
+        )
     rows = block[offsets.astype(np.int64)[:, None] + np.arange(dtype.itemsize)]
     return np.ascontiguousarray(rows).view(dtype)[:, 0]
 
@@ -170,7 +156,7 @@ def load_parameter_at(team: Team, s: Any, n: int, site: Site, offsets: Array, ki
 # -- run time: shared, global, local, generic ---------------------------------------------------------------------------
 
 
-def _report(
+def report(
     team: Team, s: Any, site: Site, space: str, addresses: Array, size: int, kind: str, semantics: str, scope: str
 ) -> None:
     observer = team.machine.observer
@@ -211,7 +197,7 @@ def load_shared(
     flat = team.flat(site, addresses, whole, s)
     machine = team.machine
     if machine.observer is not None:
-        _report(team, s, site, "shared", flat, whole, "read", semantics, scope)
+        report(team, s, site, "shared", flat, whole, "read", semantics, scope)
     if machine.banks is not None:
         _count_banks(team, s, site, flat, whole)
     machine.moved("shared read", whole * n)
@@ -223,7 +209,16 @@ def load_shared(
 
 
 def store_shared(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, size: int, count: int, values: Any, semantics: str, scope: str
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    size: int,
+    count: int,
+    values: Any,
+    semantics: str,
+    scope: str,
 ) -> None:
     """st.shared."""
     whole = size * count
@@ -231,7 +226,7 @@ def store_shared(
     machine = team.machine
     machine.progress_mark = machine.blocks_run
     if machine.observer is not None:
-        _report(team, s, site, "shared", flat, whole, "write", semantics, scope)
+        report(team, s, site, "shared", flat, whole, "write", semantics, scope)
     if machine.banks is not None:
         _count_banks(team, s, site, flat, whole)
     machine.moved("shared written", whole * n)
@@ -244,13 +239,13 @@ def store_shared(
         view[first + position] = value
 
 
-def _check_global(team: Team, s: Any, site: Site, addresses: Array, size: int) -> None:
+def check_global(team: Team, s: Any, site: Site, addresses: Array, size: int) -> None:
     if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
         bad = int(np.argmax((addresses & np.uint64(size - 1)) != 0))
         raise team.misaligned(site, int(addresses[bad]), size, s, bad)
 
 
-def _outside(team: Team, s: Any, site: Site, addresses: Array, position: int, size: int) -> Exception:
+def outside(team: Team, s: Any, site: Site, addresses: Array, position: int, size: int) -> Exception:
     address = int(addresses[position])
     buffer = team.machine.memory.find(address, address + size)
     if buffer is not None:
@@ -264,14 +259,16 @@ def load_global(
 ) -> Any:
     """ld.global."""
     whole = size * count
-    _check_global(team, s, site, addresses, whole)
+    check_global(team, s, site, addresses, whole)
     machine = team.machine
     loaded = machine.memory.load(addresses, whole)
     if isinstance(loaded, int):
-        raise _outside(team, s, site, addresses, loaded, whole)
+        raise outside(team, s, site, addresses, loaded, whole)
     machine.moved("global read", whole * n)
+    if semantics != "weak":
+        machine.spin()  # it may poll
     if machine.observer is not None:
-        _report(team, s, site, "global", addresses, whole, "read", semantics, scope)
+        report(team, s, site, "global", addresses, whole, "read", semantics, scope)
     if count == 1:
         return loaded
     parts = loaded.view(f"u{size}").reshape(n, count)
@@ -279,22 +276,31 @@ def load_global(
 
 
 def store_global(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, size: int, count: int, values: Any, semantics: str, scope: str
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    size: int,
+    count: int,
+    values: Any,
+    semantics: str,
+    scope: str,
 ) -> None:
     """st.global."""
     whole = size * count
-    _check_global(team, s, site, addresses, whole)
+    check_global(team, s, site, addresses, whole)
     machine = team.machine
     if count > 1:
         values = np.stack([np.broadcast_to(value, (n,)) for value in values], axis=1)
         values = values.view(f"u{whole}")[:, 0] if whole <= 8 else values.view(np.uint8)
     bad = machine.memory.store(addresses, whole, np.broadcast_to(values, (n,)) if values.ndim == 1 else values)
     if bad is not None:
-        raise _outside(team, s, site, addresses, bad, whole)
+        raise outside(team, s, site, addresses, bad, whole)
     machine.progress_mark = machine.blocks_run
     machine.moved("global written", whole * n)
     if machine.observer is not None:
-        _report(team, s, site, "global", addresses, whole, "write", semantics, scope)
+        report(team, s, site, "global", addresses, whole, "write", semantics, scope)
 
 
 def _local_index(team: Team, s: Any, site: Site, addresses: Array, size: int) -> Array:
@@ -320,7 +326,16 @@ def load_local(
 
 
 def store_local(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, size: int, count: int, values: Any, semantics: str, scope: str
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    size: int,
+    count: int,
+    values: Any,
+    semantics: str,
+    scope: str,
 ) -> None:
     """st.local."""
     index = _local_index(team, s, site, addresses, size * count)
@@ -339,7 +354,7 @@ def _generic(addresses: Array) -> tuple[str, int]:
     return "global", 0
 
 
-def _in_space(team: Team, s: Any, site: Site, addresses: Array) -> tuple[str, Array]:
+def in_space(team: Team, s: Any, site: Site, addresses: Array) -> tuple[str, Array]:
     space, start = _generic(addresses)
     if space == "global":
         return space, addresses
@@ -351,7 +366,7 @@ def load_generic(
     team: Team, s: Any, n: int, site: Site, addresses: Array, size: int, count: int, semantics: str, scope: str
 ) -> Any:
     """ld without a space."""
-    space, places = _in_space(team, s, site, addresses)
+    space, places = in_space(team, s, site, addresses)
     if space == "param":
         rows = team.machine.parameters[places.astype(np.int64)[:, None] + np.arange(size * count)]
         parts = np.ascontiguousarray(rows).view(f"u{size}")
@@ -360,10 +375,19 @@ def load_generic(
 
 
 def store_generic(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, size: int, count: int, values: Any, semantics: str, scope: str
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    size: int,
+    count: int,
+    values: Any,
+    semantics: str,
+    scope: str,
 ) -> None:
     """st without a space."""
-    space, places = _in_space(team, s, site, addresses)
+    space, places = in_space(team, s, site, addresses)
     if space == "param":
         raise team.error(site, "read-only", "parameters may not be written", s, 0)
     STORES[space](team, s, n, site, places, size, count, values, semantics, scope)
@@ -382,66 +406,3 @@ STORES: dict[str, Callable[..., None]] = {
     "local": store_local,
     "generic": store_generic,
 }
-
-
-# -- run time: atomics ----------------------------------------------------------------------------------------------
-
-
-def atomic(
-    team: Team,
-    s: Any,
-    n: int,
-    site: Site,
-    addresses: Array,
-    space: str,
-    op: str,
-    element: str,
-    size: int,
-    values: Array,
-    other: Array | None,
-    semantics: str,
-    scope: str,
-) -> Array:
-    """Lane after lane where addresses meet, all at once where they do not. Returns the old values."""
-    if space == "generic":
-        space, addresses = _in_space(team, s, site, addresses)
-    machine = team.machine
-    if space == "shared":
-        places = team.flat(site, addresses, size, s)
-    else:
-        _check_global(team, s, site, addresses, size)
-        places = addresses
-    if machine.observer is not None:
-        _report(team, s, site, space, places, size, "atomic", semantics, scope)
-    old = np.empty(n, f"u{size}")
-    for chosen in _rounds(places):
-        where, new = places[chosen], values[chosen]
-        if space == "shared":
-            before = machine.smem.views[size][where // size]
-        else:
-            loaded = machine.memory.load(where, size)
-            if isinstance(loaded, int):
-                raise _outside(team, s, site, where, loaded, size)
-            before = loaded
-        old[chosen] = before
-        after = np.where(before == new, other[chosen], before) if other is not None else reduce_values(op, element, before, new)
-        if space == "shared":
-            machine.smem.views[size][where // size] = after
-        elif (bad := machine.memory.store(where, size, after)) is not None:
-            raise _outside(team, s, site, where, bad, size)
-    machine.progress_mark = machine.blocks_run
-    machine.moved(f"{space} atomic", size * n)
-    return old
-
-
-def _rounds(places: Array) -> list[Array]:
-    """Positions in rounds of different addresses, each address's lanes in order."""
-    order = np.argsort(places, kind="stable")
-    ordered = places[order]
-    fresh = np.concatenate([[True], ordered[1:] != ordered[:-1]])
-    if fresh.all():
-        return [np.arange(len(places))]
-    starts = np.maximum.accumulate(np.where(fresh, np.arange(len(places)), 0))
-    turn = np.empty(len(places), np.int64)
-    turn[order] = np.arange(len(places)) - starts
-    return [np.flatnonzero(turn == number) for number in range(int(turn.max()) + 1)]

@@ -1,18 +1,18 @@
-"""Rows of the table for arithmetic, logic, comparison, moves and conversions: nothing here touches memory or waits."""
+"""Rows of the table for arithmetic, logic, comparison, moves: nothing here touches memory or waits."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator import arithmetic, integers, numerics
+from tilewright.emulator import integers, numerics
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.ptx import TYPE_BYTES, Imm, Instruction, Name, Operand, Pair, Reg, Vec
 from tilewright.emulator.values import DTYPES
 
-if False:  # for annotations only: translate imports this module
+if TYPE_CHECKING:  # translate imports this module
     from tilewright.emulator.translate import Emitter
 
 Array = NDArray[Any]
@@ -21,7 +21,6 @@ FORMS: list[Form] = []
 
 _INT = "u16|u32|u64|s16|s32|s64"
 _BITS = "b16|b32|b64"
-_HALF = "f16x2|bf16x2|f16|bf16"
 _WIDER = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
@@ -163,6 +162,20 @@ _form("bfind[<shift:.shiftamt>].<type:u32|u64|s32|s64>", lambda e, i, m: _find(e
 _form("prmt.b32[.<mode:f4e|b4e|rc8|ecl|ecr|rc16>]", lambda e, i, m: _permute(e, i, m), "logic")
 
 
+_form("bmsk.<mode:clamp|wrap>.b32", lambda e, i, m: _mask(e, i, m), "logic")
+_form("szext.<mode:clamp|wrap>.<type:u32|s32>", lambda e, i, m: _extend(e, i, m), "logic")
+
+
+def _mask(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    a, b = e.reads(i.operands[1:3], ("u32", "u32"))
+    e.write(i.operands[0], "u32", f"{e.hold(integers.bit_mask)}({a}, {b}, {m['mode'] == 'wrap'})")
+
+
+def _extend(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    a, b = e.reads(i.operands[1:3], (m["type"], "u32"))
+    e.write(i.operands[0], m["type"], f"{e.hold(integers.extend)}({a}, {b}, {m['mode'] == 'wrap'})")
+
+
 def _shift(e: Emitter, i: Instruction, kind: str, sign: str) -> None:
     """Amounts past the width clamp. Source: PTX ISA, shl and shr."""
     width = 8 * TYPE_BYTES[kind]
@@ -212,8 +225,16 @@ _UNORDERED = {"equ": "==", "neu": "!=", "ltu": "<", "leu": "<=", "gtu": ">", "ge
 _ANY_COMPARE = "|".join([*_UNORDERED, "num", "nan", *_COMPARE])
 _ANY_TYPE = f"{_BITS}|{_INT}|f32|f64|f16x2|bf16x2|f16|bf16"
 
-_form(f"setp.<cmp:{_ANY_COMPARE}>[.<bool:and|or|xor>][<ftz:.ftz>].<type:{_ANY_TYPE}>", lambda e, i, m: _setp(e, i, m), "compare")
-_form(f"set.<cmp:{_ANY_COMPARE}>[<ftz:.ftz>].<dst:u32|s32|f32>.<type:{_ANY_TYPE}>", lambda e, i, m: _set(e, i, m), "compare")
+_form(
+    f"setp.<cmp:{_ANY_COMPARE}>[.<bool:and|or|xor>][<ftz:.ftz>].<type:{_ANY_TYPE}>",
+    lambda e, i, m: _setp(e, i, m),
+    "compare",
+)
+_form(
+    f"set.<cmp:{_ANY_COMPARE}>[<ftz:.ftz>].<dst:u32|s32|f32>.<type:{_ANY_TYPE}>",
+    lambda e, i, m: _set(e, i, m),
+    "compare",
+)
 _form(f"selp.<type:{_BITS}|{_INT}|f32|f64>", lambda e, i, m: _selp(e, i, m), "compare")
 _form("slct.<type:b32|u32|s32|f32|b64|u64|s64>.<by:s32|f32>", lambda e, i, m: _slct(e, i, m), "compare")
 
@@ -277,8 +298,16 @@ def _slct(e: Emitter, i: Instruction, m: Modifiers) -> None:
 
 # -- moves ----------------------------------------------------------------------------------------------------------
 
-_form("mov.<type:pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|f16|bf16|f16x2|bf16x2>", lambda e, i, m: _mov(e, i, m), "move")
-_form("cvta[<to:.to>].<space:global|shared::cta|shared::cluster|shared|local|const|param>.<type:u32|u64>", lambda e, i, m: _cvta(e, i, m), "move")
+_form(
+    "mov.<type:pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|f16|bf16|f16x2|bf16x2>",
+    lambda e, i, m: _mov(e, i, m),
+    "move",
+)
+_form(
+    "cvta[<to:.to>].<space:global|shared::cta|shared::cluster|shared|local|const|param>.<type:u32|u64>",
+    lambda e, i, m: _cvta(e, i, m),
+    "move",
+)
 _form("isspacep.<space:global|shared::cta|shared::cluster|shared|local>", lambda e, i, m: _isspacep(e, i, m), "move")
 _form("mapa[.<space:shared::cluster|shared>].<type:u32|u64>", lambda e, i, m: _mapa(e, i, m), "move")
 _form("getctarank[.<space:shared::cluster|shared>].<type:u32|u64>", lambda e, i, m: _getctarank(e, i, m), "move")
@@ -302,7 +331,9 @@ def _mov(e: Emitter, i: Instruction, m: Modifiers) -> None:
         bits = 8 * TYPE_BYTES[m["type"]] // parts
         values = e.reads(source.items, (f"u{bits}",) * parts)
         terms = [
-            f"({value}.astype(u{TYPE_BYTES[whole]}) << {position * bits})" if position else f"{value}.astype(u{TYPE_BYTES[whole]})"
+            f"({value}.astype(u{TYPE_BYTES[whole]}) << {position * bits})"
+            if position
+            else f"{value}.astype(u{TYPE_BYTES[whole]})"
             for position, value in enumerate(values)
         ]
         e.write(destination, whole, " | ".join(terms))
@@ -356,197 +387,3 @@ def rank_of_address(team: Any, s: Any, n: int, site: Any, address: Array) -> Arr
     high = (address >> address.dtype.type(24)).astype(np.uint32) & np.uint32(0xFF)
     own = team.special_register("%cluster_ctarank", site)
     return np.where(high == 0, own if s is None else own[s], high - np.uint32(1))
-
-
-# -- conversion -----------------------------------------------------------------------------------------------------
-
-_CVT = "u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f32|f64"
-_form(f"cvt[.<round:rni|rzi|rmi|rpi|rna|rn|rz|rm|rp>][<ftz:.ftz>][<sat:.sat>].<dst:{_CVT}|tf32>.<src:{_CVT}>", lambda e, i, m: _cvt(e, i, m), "convert")
-_form("cvt.<round:rn|rz>[<relu:.relu>][<satfinite:.satfinite>].<dst:f16x2|bf16x2>.f32", lambda e, i, m: _cvt_pair(e, i, m), "convert")
-_form("cvt.rn.satfinite[<relu:.relu>].<dst:e4m3x2|e5m2x2>.<src:f32|f16x2>", lambda e, i, m: _cvt_fp8(e, i, m), "convert")
-_form("cvt.rn[<relu:.relu>].f16x2.<src:e4m3x2|e5m2x2>", lambda e, i, m: _cvt_from_fp8(e, i, m), "convert")
-_form("cvt.<round:rn|rz>.relu.<dst:f16|bf16>.<src:f32>", lambda e, i, m: _cvt(e, i, m), "convert")
-
-
-def _value(e: Emitter, operand: Operand, kind: str) -> str:
-    """The operand as numbers: 16-bit floats widened to float32."""
-    if kind in ("f16", "bf16"):
-        return e.fresh(f"{e.hold(numerics.decode)}({kind!r}, {e.read(operand, 'b16', wide=True)})")
-    return e.read(operand, kind, wide=True)
-
-
-def _bits(e: Emitter, kind: str, text: str) -> tuple[str, str]:
-    """(type, expression) that stores numbers of the type."""
-    if kind in ("f16", "bf16", "tf32"):
-        return ("b32" if kind == "tf32" else "b16"), f"{e.hold(numerics.encode)}({kind!r}, {text})"
-    return kind, text
-
-
-def _cvt(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    dst, src = m["dst"], m["src"]
-    value = _value(e, i.operands[1], src)
-    integer = dst[0] in "us" and src[0] in "us"
-    if integer and not m.get("sat"):
-        if DTYPES[dst] != DTYPES[src]:
-            value = f"{value}.astype({DTYPES[dst].kind}{DTYPES[dst].itemsize})"
-        _write_wide(e, i.operands[0], dst, value)
-        return
-    flags = "".join(f", {name}=True" for name in ("sat", "relu", "ftz") if m.get(name))
-    text = f"{e.hold(numerics.cvt)}({dst!r}, {src!r}, {value}, {m['round']!r}{flags})"
-    if dst == "tf32":
-        text = f"{e.hold(numerics.encode)}('tf32', {value}, {m['round']!r})"
-        e.write(i.operands[0], "b32", text)
-        return
-    kind, text = _bits(e, dst, text)
-    _write_wide(e, i.operands[0], kind, text)
-
-
-def _write_wide(e: Emitter, destination: Operand, kind: str, text: str) -> None:
-    """A register wider than the type is filled by the sign or by zeros. Source: PTX ISA, operand size rules of cvt."""
-    e.write(destination, kind, text)
-
-
-def _cvt_pair(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    high, low = e.reads(i.operands[1:3], ("f32", "f32"))
-    kind = m["dst"].removesuffix("x2")
-    if m["round"] == "rn" and not m["relu"] and not m["satfinite"]:
-        e.write(i.operands[0], "b32", f"{e.hold(integers.PAIRS[kind])}({high}, {low})")
-        return
-    flags = "".join(f", {name}=True" for name in ("relu", "satfinite") if m[name])
-    text = f"{e.hold(numerics.cvt_packed)}({kind!r}, {high}, {low}, {m['round']!r}{flags})"
-    e.write(i.operands[0], "b32", text)
-
-
-def _cvt_fp8(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["dst"].removesuffix("x2")
-    relu = ", relu=True" if m["relu"] else ""
-    if m["src"] == "f32":
-        high, low = e.reads(i.operands[1:3], ("f32", "f32"))
-        text = f"{e.hold(numerics.cvt_packed)}({kind!r}, {high}, {low}, satfinite=True{relu})"
-    else:
-        halves = f"{e.hold(numerics.unpack)}('f16', {e.read(i.operands[1], 'b32', wide=True)})"
-        text = f"{e.hold(numerics.pack_bits)}({e.hold(numerics.encode)}({kind!r}, {halves}, satfinite=True{relu}))"
-    e.write(i.operands[0], "b16", text)
-
-
-def _cvt_from_fp8(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["src"].removesuffix("x2")
-    values = f"{e.hold(numerics.unpack)}({kind!r}, {e.read(i.operands[1], 'b16', wide=True)})"
-    relu = ", relu=True" if m["relu"] else ""
-    e.write(i.operands[0], "b32", f"{e.hold(numerics.pack_bits)}({e.hold(numerics.encode)}('f16', {values}{relu}))")
-
-
-# -- floats ---------------------------------------------------------------------------------------------------------
-
-_form("<op:add|sub|mul>[.<round:rn|rz|rm|rp>][<ftz:.ftz>][<sat:.sat>].<type:f32|f64>", lambda e, i, m: _float_binary(e, i, m), "float")
-_form(f"<op:add|sub|mul>[.<round:rn>][<ftz:.ftz>][<sat:.sat>].<type:{_HALF}>", lambda e, i, m: _half(e, i, m, m["op"], 2), "float")
-_form("<op:fma|mad>.<round:rn|rz|rm|rp>[<ftz:.ftz>][<sat:.sat>].<type:f32|f64>", lambda e, i, m: _float_fma(e, i, m), "float")
-_form(f"fma.<round:rn>[<ftz:.ftz>][<sat:.sat>][<relu:.relu>].<type:{_HALF}>", lambda e, i, m: _half(e, i, m, "fma", 3), "float")
-_form("div.<mode:rn|rz|rm|rp|full|approx>[<ftz:.ftz>].<type:f32|f64>", lambda e, i, m: _float_divide(e, i, m), "float")
-_form("<op:rcp|sqrt>.<mode:rn|rz|rm|rp>[<ftz:.ftz>].<type:f32|f64>", lambda e, i, m: _float_root(e, i, m), "float")
-_form("<op:ex2|lg2|rcp|rsqrt|sqrt|sin|cos|tanh>.approx[<ftz:.ftz>].<type:f32>", lambda e, i, m: _approximate(e, i, m), "float")
-_form("<op:ex2|tanh>.approx[<ftz:.ftz>].<type:f16x2|bf16x2|f16|bf16>", lambda e, i, m: _approximate_half(e, i, m), "float")
-_form("<op:min|max>[<ftz:.ftz>][<nan:.NaN>][<sign:.xorsign.abs>].<type:f32|f64>", lambda e, i, m: _extreme(e, i, m), "float")
-_form(f"<op:min|max>[<ftz:.ftz>][<nan:.NaN>].<type:{_HALF}>", lambda e, i, m: _half(e, i, m, m["op"], 2), "float")
-_form(f"<op:neg|abs>[<ftz:.ftz>].<type:f32|f64|{_HALF}>", lambda e, i, m: _sign(e, i, m), "float")
-_form("copysign.<type:f32|f64>", lambda e, i, m: e.write(i.operands[0], m["type"], "np.copysign({1}, {0})".format(*e.reads(i.operands[1:3], (m["type"],) * 2))), "float")
-_form("testp.<test:finite|infinite|number|notanumber|normal|subnormal>.<type:f32|f64>", lambda e, i, m: e.write(i.operands[0], "pred", f"{e.hold(integers.test_property)}({e.read(i.operands[1], m['type'], wide=True)}, {m['test']!r})"), "float")
-
-
-def _keywords(m: Modifiers, *names: str) -> str:
-    return "".join(f", {name}=True" for name in names if m.get(name))
-
-
-def _float_binary(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    a, b = e.reads(i.operands[1:3], (kind, kind))
-    if m["round"] in ("", "rn") and not m["ftz"] and not m["sat"]:
-        sign = {"add": "+", "sub": "-", "mul": "*"}[m["op"]]
-        e.write(i.operands[0], kind, f"{e.hold(integers.one_nan)}({a} {sign} {b})")
-        return
-    function = e.hold({"add": arithmetic.add, "sub": arithmetic.sub, "mul": arithmetic.mul}[m["op"]])
-    e.write(i.operands[0], kind, f"{function}({kind!r}, {a}, {b}, {m['round'] or 'rn'!r}{_keywords(m, 'ftz', 'sat')})")
-
-
-def _float_fma(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    a, b, c = e.reads(i.operands[1:4], (kind,) * 3)
-    if kind == "f32" and m["round"] == "rn" and not m["ftz"] and not m["sat"]:
-        e.write(i.operands[0], kind, f"{e.hold(integers.fused_multiply_add)}({a}, {b}, {c})")
-        return
-    text = f"{e.hold(arithmetic.fma)}({kind!r}, {a}, {b}, {c}, {m['round']!r}{_keywords(m, 'ftz', 'sat')})"
-    e.write(i.operands[0], kind, text)
-
-
-def _half(e: Emitter, i: Instruction, m: Modifiers, op: str, count: int) -> None:
-    """f16, bf16 and their pairs: decoded, computed with one rounding, encoded."""
-    kind = m["type"].removesuffix("x2")
-    pair = m["type"].endswith("x2")
-    storage = "b32" if pair else "b16"
-    values = e.reads(i.operands[1 : 1 + count], (storage,) * count)
-    functions = {"min": arithmetic.minimum, "max": arithmetic.maximum, "fma": arithmetic.fma, "add": arithmetic.add,
-                 "sub": arithmetic.sub, "mul": arithmetic.mul}  # fmt: skip
-    decode = (lambda v: f"{e.hold(numerics.unpack)}({kind!r}, {v})") if pair else (
-        lambda v: f"{e.hold(numerics.decode)}({kind!r}, {v})"
-    )
-    result = f"{e.hold(functions[op])}({kind!r}, {', '.join(map(decode, values))}{_keywords(m, 'ftz', 'sat', 'relu', 'nan')})"
-    result = f"{e.hold(numerics.encode)}({kind!r}, {result})"
-    e.write(i.operands[0], storage, f"{e.hold(numerics.pack_bits)}({result})" if pair else result)
-
-
-def _float_divide(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    a, b = e.reads(i.operands[1:3], (kind, kind))
-    if m["mode"] == "approx":
-        text = f"{e.hold(arithmetic.div_approx)}({a}, {b}{_keywords(m, 'ftz')})"
-    else:
-        mode = "rn" if m["mode"] == "full" else m["mode"]
-        text = f"{e.hold(arithmetic.div)}({kind!r}, {a}, {b}, {mode!r}{_keywords(m, 'ftz')})"
-    e.write(i.operands[0], kind, text)
-
-
-def _float_root(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    a = e.read(i.operands[1], kind, wide=True)
-    arguments = f"{a}, {m['mode']!r}{_keywords(m, 'ftz')}"
-    if m["op"] == "rcp":
-        text = f"{e.hold(arithmetic.div)}({kind!r}, np.ones_like({a}), {arguments})"
-    else:
-        text = f"{e.hold(arithmetic.sqrt)}({kind!r}, {arguments})"
-    e.write(i.operands[0], kind, text)
-
-
-def _approximate(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    function = getattr(arithmetic, f"{m['op']}_approx")
-    a = e.read(i.operands[1], "f32", wide=True)
-    e.write(i.operands[0], "f32", f"{e.hold(function)}({a}{_keywords(m, 'ftz')})")
-
-
-def _approximate_half(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind, pair = m["type"].removesuffix("x2"), m["type"].endswith("x2")
-    storage = "b32" if pair else "b16"
-    a = e.read(i.operands[1], storage, wide=True)
-    values = f"{e.hold(numerics.unpack if pair else numerics.decode)}({kind!r}, {a})"
-    function = e.hold(getattr(arithmetic, f"{m['op']}_approx"))
-    result = f"{e.hold(numerics.encode)}({kind!r}, {function}({values}{_keywords(m, 'ftz')}, fmt={kind!r}))"
-    e.write(i.operands[0], storage, f"{e.hold(numerics.pack_bits)}({result})" if pair else result)
-
-
-def _extreme(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    values = e.reads(i.operands[1:3], (kind, kind))
-    function = e.hold(arithmetic.minimum if m["op"] == "min" else arithmetic.maximum)
-    flags = _keywords(m, "ftz", "nan") + (", xorsign_abs=True" if m["sign"] else "")
-    e.write(i.operands[0], kind, f"{function}({kind!r}, {', '.join(values)}{flags})")
-
-
-def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    kind = m["type"]
-    bits = f"u{8 * TYPE_BYTES[kind]}"
-    top = {"f32": 1 << 31, "f64": 1 << 63, "f16": 1 << 15, "bf16": 1 << 15}.get(kind, 0x80008000)
-    a = e.read(i.operands[1], kind, wide=True)
-    if m["ftz"]:
-        a = e.fresh(f"{e.hold(numerics.flush)}({a})")
-    view = f"{a}.view(u{TYPE_BYTES[kind]})"
-    mask = e.read(Imm(top if m["op"] == "neg" else ~top), bits)
-    e.write(i.operands[0], bits, f"{view} {'^' if m['op'] == 'neg' else '&'} {mask}")

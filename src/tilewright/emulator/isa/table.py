@@ -93,5 +93,7 @@ class Table:
                 return hit
         known = f"; the table has {', '.join(form.pattern for form in forms)}" if forms else ""
         raise EmulationError(
-            f"{opcode} is not in the table of instructions{known}", rule="unsupported", **error_facts(instruction.site)
+            f"{opcode} is not in the table of instructions{known}",
+            rule="unsupported",
+            **error_facts(instruction.site),
         )

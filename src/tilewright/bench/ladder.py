@@ -1,0 +1,240 @@
+"""The ladder measured: every rung checked in a process of its own, then timed beside cuBLAS in one process.
+
+Makes rows, one a rung and mode; ladder_report.py makes tables and plots of them. A rung that hangs or faults costs its own
+row: its check runs as a debug build, whose waits are bounded, in a child with a time limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tilewright.backends.base import Backend
+from tilewright.calls import Ledger
+from tilewright.device import Device
+from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.jit.build import build
+from tilewright.jit.source import Binary
+from tilewright.kernels.ladder import RUNGS, Rung, RungConfig
+from tilewright.kernels.render import render
+from tilewright.plan import Plan
+from tilewright.problem import Problem, packed
+
+Row = dict[str, Any]
+Progress = Callable[[str], None]  # told what begins
+
+PRODUCTION = "v12_production"  # the last rung: the production kernel with the model's choice
+CUBLAS = "cublas"
+MODES = ("burst", "interleaved", "steady")
+Kind = Literal["normal", "integer"]
+
+# TFLOPS of a loop of wgmmas alone on normal data (measured, H200, 2026-11-29); of other cards: not known.
+CEILINGS = {("NVIDIA H200", "burst"): 935.0, ("NVIDIA H200", "steady"): 857.0}
+
+# One tile, edges of tiles, k shorter and longer than every FIFO, odd rows of out, several tiles a CTA.
+CHECK_SHAPES = ((64, 64, 64), (129, 257, 72), (300, 511, 1000), (1000, 1000, 17), (2048, 2304, 512))
+
+WAIT_LIMIT = 1 << 22  # tries of one wait in a debug build; the hardware may suspend each for microseconds
+CHECK_LIMIT_S = 120.0
+TIME_LIMIT_S = 600.0
+
+
+class RungPlan(Plan):
+    """One product on one rung. `wait_limit` bounds its waits, for a debug build."""
+
+    def __init__(
+        self,
+        rung: Rung,
+        problem: Problem,
+        device: Device,
+        *,
+        backend: Callable[[], Backend],
+        config: RungConfig | None = None,
+        wait_limit: int = 0,
+    ) -> None:
+        """Raises: ConfigError: the rung cannot run the problem on the device."""
+        chosen = config or rung.config
+        super().__init__(
+            problem, device, rung, chosen, why=rung.idea, num_sms=None, backend=backend, ledger=Ledger()
+        )
+        self._wait_limit = wait_limit
+
+    @property
+    def binary(self) -> Binary:
+        """The compiled kernel. Raises: CompileError: also for a spill or a serialised wgmma."""
+        return build(
+            render(self.family, self.problem, self.config, self.device, self._wait_limit), refuse=True
+        )
+
+
+def named(text: str) -> tuple[str, ...]:
+    """Rungs by "v04", "v04_warp_specialized", "v04-v08", joined by commas; "all" is every one and the production kernel.
+
+    Raises: UnsupportedError: there is no such rung.
+    """
+    names = (*(rung.name for rung in RUNGS), PRODUCTION)
+    numbers = [name.split("_")[0] for name in names]
+    if text == "all":
+        return names
+    found: list[int] = []
+    for word in text.split(","):
+        first, _, last = word.strip().partition("-")
+        ends = [numbers.index(end.split("_")[0]) for end in (first, last or first) if end.split("_")[0] in numbers]
+        if len(ends) != 2:
+            raise UnsupportedError(
+                asked=f"rung {word!r}", rule=f"rungs are {', '.join(names)}", works="name one as v04, or some as v04-v08"
+            )
+        found += range(ends[0], ends[1] + 1)
+    return tuple(names[index] for index in dict.fromkeys(sorted(found)))
+
+
+def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
+    """The rungs among the names, in their order; the production kernel is none."""
+    by_name = {rung.name: rung for rung in RUNGS}
+    return (by_name[name] for name in names if name in by_name)
+
+
+# -- in a child: needs a GPU -------------------------------------------------------------------------------------------
+
+
+def check_rows(rung: Rung, problem: Problem) -> Iterator[Row]:
+    """The verdicts on one rung: CHECK_SHAPES with whole numbers and with normal data, then the problem itself."""
+    from tilewright.backends.cuda import backend  # the driver, which the parent never opens
+    from tilewright.bench.verify import verify
+
+    device = backend().device(0)
+    small = [packed(*shape) for shape in CHECK_SHAPES]
+    kinds: tuple[Kind, ...] = ("integer", "normal")
+    runs: list[tuple[Problem, Kind]] = [(each, kind) for each in small for kind in kinds]
+    for each, kind in [*runs, (problem, "normal")]:
+        plan = RungPlan(rung, each, device, backend=backend, wait_limit=WAIT_LIMIT)
+        verdict = verify(each, kind=kind, plan=plan)
+        yield {
+            "kind": "check",
+            "rung": rung.name,
+            "problem": str(each),
+            "data": kind,
+            "status": "ok" if verdict.ok else "wrong",
+            **dataclasses.asdict(verdict),
+        }
+
+
+def time_rows(names: Sequence[str], problem: Problem, modes: Sequence[str], rounds: int | None) -> Iterator[Row]:
+    """One row a mode and column, cuBLAS first."""
+    from tilewright.backends.cuda import backend  # see check_rows()
+    from tilewright.bench.compare import compare  # torch
+
+    device = backend().device(0)
+    plans: dict[str, Plan] = {
+        rung.name: RungPlan(rung, problem, device, backend=backend) for rung in rungs_of(names)
+    }
+    configs = (None,) if PRODUCTION in names else ()
+    for mode in modes:
+        rows = compare(problem, modes=(mode,), configs=configs, rounds=rounds, plans=plans)  # type: ignore[arg-type]
+        for row in rows:
+            name = PRODUCTION if row["candidate"] == "tilewright" else row["candidate"]
+            binary = plans[name].binary if name in plans else None
+            yield described(row, name, device.name, binary, plans[name].launch.smem_bytes if name in plans else None)
+
+
+def described(row: Row, name: str, device: str, binary: Binary | None, smem_bytes: int | None) -> Row:
+    """One row of compare() with what the ladder's table asks for."""
+    ceiling = CEILINGS.get((device, row["mode"]))
+    rate, watts = row["rate_tflops"], row["watts"]
+    return {
+        "kind": "time",
+        "status": "ok",
+        **row,
+        "rung": name,
+        "ceiling_tflops": ceiling,
+        "share_of_ceiling": None if ceiling is None else rate / ceiling,
+        "tflops_per_watt": rate / watts if watts else None,
+        "registers": binary.resources.registers if binary else None,
+        "smem_bytes": (smem_bytes or 0) + binary.resources.smem_bytes if binary else None,
+    }
+
+
+# -- the parent --------------------------------------------------------------------------------------------------------
+
+
+def measure(
+    names: Sequence[str],
+    problem: Problem,
+    *,
+    modes: Sequence[str] = MODES,
+    rounds: int | None = None,
+    progress: Progress = lambda text: None,
+) -> list[Row]:
+    """Every row: the checks of each rung, and the times of those whose checks passed. Opens no driver itself.
+
+    Cost: about 10 s a rung for its checks; burst 0.6 s x 6, interleaved 0.2 s, steady 2 s x 5, each times the columns.
+    """
+    size = [str(extent) for extent in (problem.m, problem.n, problem.k)]
+    rows: list[Row] = []
+    passed = [name for name in names if name == PRODUCTION]
+    for rung in rungs_of(names):
+        progress(f"checking {rung.name}")
+        found = child(["--check", rung.name, *size], CHECK_LIMIT_S, {"kind": "check", "rung": rung.name})
+        rows += found
+        if all(row["status"] == "ok" for row in found):
+            passed.append(rung.name)
+    passed.sort()
+    words = ["--time", ",".join(passed), *size, *([] if rounds is None else ["--rounds", str(rounds)])]
+    for mode in modes:
+        progress(f"timing {mode}")
+        rows += child([*words, "--modes", mode], TIME_LIMIT_S, {"kind": "time", "rung": "all", "mode": mode})
+    return rows
+
+
+def child(words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
+    """The rows that this module wrote as a child process; how it ended, where that was not well, is one more."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "rows.jsonl"
+        command = [sys.executable, "-m", "tilewright.bench.ladder", *words, "--log", str(log)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            output, _ = process.communicate(timeout=limit_s)
+            status = "ok" if process.returncode == 0 else f"exit {process.returncode}"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            status = f"stopped after {limit_s:.0f} s"
+        rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return rows if status == "ok" else [*rows, about | {"status": status, "why": output[-2000:]}]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The child's command line: rows to --log, one JSON line each, on disk before the next begins."""
+    parser = argparse.ArgumentParser(prog="tilewright.bench.ladder", description=__doc__.splitlines()[0])
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", metavar="RUNG")
+    what.add_argument("--time", metavar="RUNGS")
+    parser.add_argument("size", nargs=3, type=int)
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--log", type=Path, required=True)
+    options = parser.parse_args(words)
+    problem = packed(*options.size)
+    if options.check:
+        rows = check_rows(next(rungs_of(named(options.check))), problem)
+    else:
+        rows = time_rows(named(options.time), problem, options.modes.split(","), options.rounds)
+    try:
+        for row in rows:
+            with options.log.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    except TilewrightError as error:
+        print(f"{type(error).__name__}: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The ladder's rows -> a table for the terminal and for Markdown, and a plot. Makes no measurement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.ladder import CUBLAS, PRODUCTION
+from tilewright.errors import UnsupportedError
+from tilewright.kernels.ladder import RUNGS
+
+Row = dict[str, Any]
+
+COLUMNS = (
+    "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
+    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts",
+)  # fmt: skip
+PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
+
+
+def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """One line a rung that was timed or failed, in the order of the ladder, cuBLAS last; "-" where nothing is known.
+
+    Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
+    clock of the steady mode; conflicts in extra wavefronts a warp access of shared memory, from the emulator.
+    """
+    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "time" and row["status"] == "ok"}
+    conflicts = {row["rung"]: row["conflicts"] for row in rows if row["kind"] == "emulated" and "conflicts" in row}
+    failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok"}
+    lines = []
+    for name in (*PUBLIC, CUBLAS):
+        burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
+        if not (burst or steady or turns):
+            if name in failed:
+                lines.append((name, failed[name], *["-"] * (len(COLUMNS) - 2)))
+            continue
+        any_row = burst or steady or turns
+        assert any_row is not None
+        lines.append(
+            (
+                name,
+                _number(burst, "rate_tflops"),
+                _number(steady, "rate_tflops"),
+                _number(turns, "rate_tflops"),
+                f"{PUBLIC[name]:.0f}" if name in PUBLIC else "-",
+                _number(burst, "ratio", 3),
+                _number(steady, "ratio", 3),
+                _number(burst, "share_of_ceiling", 3),
+                _number(steady, "share_of_ceiling", 3),
+                _number(steady, "watts"),
+                _number(steady, "tflops_per_watt", 2),
+                _number(steady, "clock_mhz"),
+                _number(any_row, "registers"),
+                "-" if any_row["smem_bytes"] is None else f"{any_row['smem_bytes'] / 1024:.0f}",
+                "-" if conflicts.get(name) is None else f"{conflicts[name]:.2f}",
+            )
+        )
+    return lines
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table as Markdown."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *cells(rows)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """Bars of burst and steady TFLOPS a rung, with cuBLAS and the wgmma loop as lines.
+
+    Raises: UnsupportedError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # the `report` extra: no measurement needs it
+    except ImportError as error:
+        raise UnsupportedError(
+            asked=f"a plot at {path}",
+            rule="plots are drawn by matplotlib, which is not installed",
+            works="pip install 'tilewright[report]'; the rows and the table are written without it",
+        ) from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
+    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "time" and row["status"] == "ok"}
+    names = [name for name in PUBLIC if any((name, mode) in timed for mode in ("burst", "steady"))]
+    for offset, (mode, color) in enumerate((("burst", "tab:blue"), ("steady", "tab:orange"))):
+        heights = [timed[name, mode]["rate_tflops"] if (name, mode) in timed else 0.0 for name in names]
+        places = [index + 0.4 * offset - 0.2 for index in range(len(names))]
+        bars = axes.bar(places, heights, 0.4, color=color, label=mode)
+        axes.bar_label(bars, fmt="%.0f", fontsize=7)
+        base = timed.get((CUBLAS, mode))
+        if base is not None:
+            axes.axhline(base["rate_tflops"], color=color, linestyle="--", linewidth=1, label=f"cuBLAS, {mode}")
+            if base["ceiling_tflops"] is not None:
+                axes.axhline(base["ceiling_tflops"], color=color, linestyle=":", linewidth=1, label=f"wgmma loop, {mode}")
+    axes.set_xticks(range(len(names)), [name.replace("_", " ", 1).replace("_", " ") for name in names], rotation=30)
+    axes.set_ylabel("TFLOPS")
+    axes.set_title(_title(rows))
+    axes.legend(fontsize=8, loc="upper left")
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def write(rows: Sequence[Row], facts: Row, folder: Path) -> tuple[list[Path], str]:
+    """ladder.json, ladder.md and ladder.svg in the folder: the paths written, and why there is no plot ("": there is)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document, table, picture = (folder / f"ladder.{kind}" for kind in ("json", "md", "svg"))
+    document.write_text(json.dumps({"facts": facts, "rows": list(rows)}, indent=1) + "\n")
+    table.write_text(markdown(rows))
+    try:
+        plot(rows, picture)
+    except UnsupportedError as error:  # the rows are what a measurement is for; the plot can be drawn later
+        return [document, table], str(error)
+    return [document, table, picture], ""
+
+
+def _title(rows: Sequence[Row]) -> str:
+    for row in rows:
+        if row["kind"] == "time" and row["status"] == "ok":
+            return f"The ladder at {row['m']} x {row['n']} x {row['k']}, {row['dtype']}"
+    return "The ladder"
+
+
+def _number(row: Row | None, key: str, digits: int = 0) -> str:
+    value = None if row is None else row.get(key)
+    return "-" if value is None else f"{value:.{digits}f}"

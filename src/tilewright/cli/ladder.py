@@ -1,0 +1,124 @@
+"""`tilewright ladder`: every rung from plain CUDA threads to the production kernel, checked and timed beside cuBLAS.
+
+With no GPU the rungs run in the emulator, at a small size: their numbers, findings and instructions in place of times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli import terminal
+
+if TYPE_CHECKING:
+    from tilewright.problem import Problem
+
+GPU_SIZE = "8192"
+EMULATED_SIZE = "256x512x192"  # two tiles of the largest rung a way, and k longer than a slot
+
+
+def ladder(
+    size: Annotated[
+        str | None, typer.Option("--size", metavar="N|MxNxK", help="The product; default 8192, emulated 256x512x192.")
+    ] = None,
+    rungs: Annotated[
+        str, typer.Option("--rungs", metavar="v04,v06-v08|all", help="The rungs to climb; v12 is the production kernel.")
+    ] = "all",
+    steady: Annotated[
+        bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
+    ] = False,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
+    emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
+    into: Annotated[
+        Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
+    ] = None,
+) -> None:
+    """Climb the ladder: eleven kernels, one idea each, and the production kernel."""
+    from tilewright.bench.ladder import named  # plans and kernels, which --help does not need
+
+    names = named(rungs)
+    reason = "--emulate" if emulate else _why_no_gpu()
+    problem = _problem(size or (EMULATED_SIZE if reason else GPU_SIZE))
+    rows, facts = _emulated(names, problem, reason) if reason else _measured(names, problem, steady, rounds)
+    if into is not None:
+        from tilewright.bench.ladder_report import write
+
+        paths, no_plot = write(rows, facts, into)
+        terminal.note(f"wrote {', '.join(map(str, paths))}")
+        if no_plot:
+            terminal.note(no_plot)
+    if any(row["status"] != "ok" for row in rows):
+        raise typer.Exit(terminal.EXIT_FAILED)
+
+
+def _problem(size: str) -> Problem:
+    """Raises: typer.BadParameter: no size. ShapeError: none that can be computed."""
+    from tilewright.problem import packed  # see ladder()
+
+    match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9})x(\d{1,9}))?", size)
+    extents = [int(extent) for extent in match.groups() if extent] if match else []
+    if not extents or 0 in extents:
+        raise typer.BadParameter(f"{size!r} is no size such as 4096 or 4096x8192x1024", param_hint="--size")
+    m, n, k = extents if len(extents) == 3 else extents * 3
+    return packed(m, n, k)
+
+
+def _why_no_gpu() -> str:
+    """The reason why the rungs cannot run on a GPU here; empty when they can."""
+    from tilewright.backends.cuda import backend  # the driver bindings
+    from tilewright.bench.verify import has_torch
+    from tilewright.errors import DriverError, UnsupportedError
+    from tilewright.plan import check_supported
+
+    try:
+        check_supported(backend().device(0))
+    except (DriverError, UnsupportedError) as error:  # another way is taken: the emulator, which says why
+        return str(error)
+    return "" if has_torch() else "torch with CUDA is not installed, and cuBLAS is timed through it"
+
+
+def _measured(
+    names: Sequence[str], problem: Problem, steady: bool, rounds: int | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from tilewright.backends.cuda import backend
+    from tilewright.bench import ladder as measurement  # see ladder()
+    from tilewright.bench.facts import facts
+    from tilewright.bench.ladder_report import COLUMNS, cells
+
+    modes = measurement.MODES if steady else ("burst", "interleaved")
+    steps = len(list(measurement.rungs_of(names))) + len(modes)
+    columns = (TextColumn("{task.description:32s}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal.console(stderr=True)) as bar:
+        task = bar.add_task("", total=steps)
+        begun = 0
+
+        def progress(text: str) -> None:
+            nonlocal begun
+            bar.update(task, description=text, completed=begun)
+            begun += 1
+
+        rows = measurement.measure(names, problem, modes=modes, rounds=rounds, progress=progress)
+        bar.update(task, description="done", completed=steps)
+    for row in rows:
+        if row["status"] != "ok":
+            typer.secho(f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True)
+    terminal.print_table(f"{problem}", COLUMNS, cells(rows))
+    return rows, facts(backend())
+
+
+def _emulated(names: Sequence[str], problem: Problem, reason: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from tilewright.bench.ladder_emulated import COLUMNS, cells, emulated  # see ladder()
+
+    terminal.note(f"in the emulator: {reason}")
+    rows = []
+    for row in emulated(names, problem):
+        terminal.note(f"{row['rung']}: {row['status']}")
+        rows.append(row)
+    terminal.print_table(f"{problem}, emulated", COLUMNS, cells(rows))
+    return rows, {"device": "emulator"}

@@ -111,9 +111,9 @@ def test_a_warm_call_checks_renders_hashes_and_reads_nothing(operands, monkeypat
 
 
 @pytest.mark.parametrize("with_plan", [True, False])
-def test_a_warm_call_costs_less_than_two_hundred_dictionary_look_ups(operands, with_plan):
-    # 200 look-ups of a small tuple are about 10 us where one is 50 ns; the stand-in's Python-level tensors, of which
-    # torch has none, are most of what is measured. Interleaved, so that a busy machine slows both alike.
+def test_a_warm_call_costs_less_than_sixty_dictionary_look_ups(operands, with_plan):
+    # 60 look-ups, each in a function of its own, are about 10 us where one is 0.17 us (2-core x86 host: 20 of them with
+    # these tensors, whose every access is a Python call). Interleaved, so that a busy machine slows both alike.
     dispatcher = Dispatcher(SilentBackend)
     call = dispatcher.plan(*operands).run if with_plan else dispatcher.matmul
     call(*operands)
@@ -133,4 +133,4 @@ def test_a_warm_call_costs_less_than_two_hundred_dictionary_look_ups(operands, w
         return addresses.get(wanted)
 
     ratios = [seconds(call, *operands, repeats=500) / seconds(look_up, key, repeats=5000) for _ in range(15)]
-    assert statistics.median(ratios) < 200
+    assert statistics.median(ratios) < 60

@@ -387,14 +387,6 @@ def test_a_gpu_without_kernels_is_refused_by_name_and_capability_before_any_comp
     assert compiler.built == []
 
 
-def test_a_backend_that_cannot_place_an_address_says_what_to_pass(compiler: FakeCompiler):
-    class Blind(HostBackend):
-        ordinal_of = None  # type: ignore[assignment]
-
-    with pytest.raises(UnsupportedError, match="DLPack"):
-        Dispatcher(lambda: Blind()).matmul(gpu((8, 8)), gpu((8, 8)), gpu((8, 8)))
-
-
 # -- streams -----------------------------------------------------------------------------------------------------------
 
 

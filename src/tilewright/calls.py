@@ -238,15 +238,8 @@ def _on_gpu(backend: Callable[[], Backend], adapter: Adapter, view: View, name: 
 def ordinal_of(backend: Backend, address: int) -> int:
     """The device that holds the address, by asking the driver.
 
-    Raises: UnsupportedError: the backend cannot tell.
+    Raises: DriverError: no memory that the driver knows.
     """
     if address == 0:  # an array without elements may have no memory to ask about, and none is going to be read
         return 0
-    ask: Callable[[int], int] | None = getattr(backend, "ordinal_of", None)
-    if ask is None:
-        raise UnsupportedError(
-            asked="an array that does not say which device holds it (CUDA array interface)",
-            rule=f"the {backend.name} backend cannot ask about an address",
-            works="pass an array that speaks DLPack, such as cupy.asarray(x)",
-        )
-    return ask(address)
+    return backend.ordinal_of(address)

@@ -161,6 +161,8 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     candidates: list[tuple[Family, Config, Prediction]] = []
     for family in PRODUCTION:
         for config in family.space(problem, device):
+            if num_sms is not None and config.cluster_m > num_sms:
+                continue
             candidates.append((family, config, predict(family, problem, config, device, num_sms)))
     if not candidates:
         raise _no_candidate(problem, device)

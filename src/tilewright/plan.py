@@ -207,7 +207,7 @@ def plan_problem(
     """
     checked(problem)
     check_supported(device)
-    _check_num_sms(num_sms, device, config)
+    _check_num_sms(num_sms, device)
     solid = _with_elements(problem)
     if isinstance(config, Config):
         family, chosen, why = catalog.PRODUCTION[0], config, "the caller's config"
@@ -217,6 +217,8 @@ def plan_problem(
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why = f"the caller's {', '.join(map(str, config))}; the rest as the model chose: {why}"
+    if num_sms is not None and isinstance(chosen.cluster_m, int) and num_sms < chosen.cluster_m:
+        raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster_m} CTAs of a cluster"])
     return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger)
 
 
@@ -231,15 +233,13 @@ def check_supported(device: Device) -> None:
         )
 
 
-def _check_num_sms(num_sms: object, device: Device, config: ConfigChanges | None) -> None:
-    """Raises ConfigError when `num_sms` is no number of SMs that the device has and a given config can use."""
+def _check_num_sms(num_sms: object, device: Device) -> None:
+    """Raises ConfigError when `num_sms` is no number of SMs that the device has."""
     if num_sms is None:
         return
     if isinstance(num_sms, bool) or not isinstance(num_sms, int) or not 1 <= num_sms <= device.num_sms:
         reason = f"num_sms = {num_sms!r} is not a whole number from 1 to the {device.num_sms} SMs of {device.name}"
-        raise ConfigError(str(config or "of the model"), [reason])
-    if isinstance(config, Config) and isinstance(config.cluster_m, int) and num_sms < config.cluster_m:
-        raise ConfigError(str(config), [f"num_sms = {num_sms} is fewer than the {config.cluster_m} CTAs of a cluster"])
+        raise ConfigError("of this launch", [reason])
 
 
 def _with_elements(problem: Problem) -> Problem:

@@ -115,6 +115,13 @@ class Backend(Protocol):
         """The device with this ordinal, as a value. Cached for each ordinal."""
         ...
 
+    def ordinal_of(self, address: int) -> int:
+        """The device that holds the memory at an address, for arrays that do not say it.
+
+        Raises: DriverError: no memory that the backend knows.
+        """
+        ...
+
     def load(self, binary: Binary, ordinal: int, launch: Launch) -> Any:
         """A kernel that can be launched on the device.
 

@@ -144,6 +144,14 @@ class CudaBackend:
         raw = bytes(self.call("cuDeviceGetUuid", self._device_handle(ordinal)).bytes).hex()
         return f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
 
+    def ordinal_of(self, address: int) -> int:
+        """The device that holds the memory at an address, for arrays that do not say it (CUDA array interface).
+
+        Raises: DriverError: no memory that the driver knows.
+        """
+        attribute = self.driver.module.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        return int(self.call("cuPointerGetAttribute", attribute, address))
+
     def _device_handle(self, ordinal: int) -> Any:
         count = self.num_devices()
         if not 0 <= ordinal < count:
@@ -270,10 +278,8 @@ class CudaBackend:
                     rule="; ".join(tensor_map.violations(address)),
                     works="copy the operand into freshly allocated rows padded to 16 bytes",
                 )
-            status, encoded = d.cuTensorMapEncodeTiled(kind, rank, address, *shape)
-            if status:  # INVALID_CONTEXT is among what the driver may answer: once more with one
-                with self.on(ordinal):
-                    encoded = self.call("cuTensorMapEncodeTiled", kind, rank, address, *shape)
+            with self.on(ordinal):  # without a current context the driver answers INVALID_CONTEXT (580.159, H200)
+                encoded = self.call("cuTensorMapEncodeTiled", kind, rank, address, *shape)
             return ctypes.string_at(encoded.getPtr(), TENSOR_MAP_BYTES)
 
         return encode

@@ -96,7 +96,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
                     problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset),
                     out_offset=offset,
                 )
-    for num_sms in (1, 3):
+    for num_sms in (config.cluster_m, 3):
         for major in majors:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
     if large:

@@ -1,7 +1,7 @@
 """The ladder measured: every rung checked in a process of its own, then timed beside cuBLAS in one process.
 
-Makes rows, one a rung and mode; ladder_report.py makes tables and plots of them. A rung that hangs or faults costs its own
-row: its check runs as a debug build, whose waits are bounded, in a child with a time limit.
+Makes rows, one a rung and mode; ladder_report.py makes tables and plots of them. A rung that hangs or faults costs its
+own row: its check runs as a debug build, whose waits are bounded, in a child with a time limit.
 """
 
 from __future__ import annotations
@@ -57,25 +57,30 @@ class RungPlan(Plan):
         *,
         backend: Callable[[], Backend],
         config: RungConfig | None = None,
+        num_sms: int | None = None,
         wait_limit: int = 0,
     ) -> None:
         """Raises: ConfigError: the rung cannot run the problem on the device."""
-        chosen = config or rung.config
         super().__init__(
-            problem, device, rung, chosen, why=rung.idea, num_sms=None, backend=backend, ledger=Ledger()
+            problem,
+            device,
+            rung,
+            config or rung.config,
+            why=rung.idea,
+            num_sms=num_sms,
+            backend=backend,
+            ledger=Ledger(),
         )
         self._wait_limit = wait_limit
 
     @property
     def binary(self) -> Binary:
         """The compiled kernel. Raises: CompileError: also for a spill or a serialised wgmma."""
-        return build(
-            render(self.family, self.problem, self.config, self.device, self._wait_limit), refuse=True
-        )
+        return build(render(self.family, self.problem, self.config, self.device, self._wait_limit), refuse=True)
 
 
 def named(text: str) -> tuple[str, ...]:
-    """Rungs by "v04", "v04_warp_specialized", "v04-v08", joined by commas; "all" is every one and the production kernel.
+    """Rungs by "v04", "v04_warp_specialized", "v04-v08", joined by commas; "all" is all and the production kernel.
 
     Raises: UnsupportedError: there is no such rung.
     """
@@ -89,7 +94,9 @@ def named(text: str) -> tuple[str, ...]:
         ends = [numbers.index(end.split("_")[0]) for end in (first, last or first) if end.split("_")[0] in numbers]
         if len(ends) != 2:
             raise UnsupportedError(
-                asked=f"rung {word!r}", rule=f"rungs are {', '.join(names)}", works="name one as v04, or some as v04-v08"
+                asked=f"rung {word!r}",
+                rule=f"rungs are {', '.join(names)}",
+                works="name one as v04, or some as v04-v08",
             )
         found += range(ends[0], ends[1] + 1)
     return tuple(names[index] for index in dict.fromkeys(sorted(found)))
@@ -132,9 +139,7 @@ def time_rows(names: Sequence[str], problem: Problem, modes: Sequence[str], roun
     from tilewright.bench.compare import compare  # torch
 
     device = backend().device(0)
-    plans: dict[str, Plan] = {
-        rung.name: RungPlan(rung, problem, device, backend=backend) for rung in rungs_of(names)
-    }
+    plans: dict[str, Plan] = {rung.name: RungPlan(rung, problem, device, backend=backend) for rung in rungs_of(names)}
     configs = (None,) if PRODUCTION in names else ()
     for mode in modes:
         rows = compare(problem, modes=(mode,), configs=configs, rounds=rounds, plans=plans)  # type: ignore[arg-type]

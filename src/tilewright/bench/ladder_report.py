@@ -60,9 +60,9 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """The table as Markdown."""
-    lines = [COLUMNS, ("---",) * len(COLUMNS), *cells(rows)]
+def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table as Markdown."""
+    lines = [columns, ["---"] * len(columns), *lines]
     return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
@@ -94,7 +94,9 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         if base is not None:
             axes.axhline(base["rate_tflops"], color=color, linestyle="--", linewidth=1, label=f"cuBLAS, {mode}")
             if base["ceiling_tflops"] is not None:
-                axes.axhline(base["ceiling_tflops"], color=color, linestyle=":", linewidth=1, label=f"wgmma loop, {mode}")
+                axes.axhline(
+                    base["ceiling_tflops"], color=color, linestyle=":", linewidth=1, label=f"wgmma loop, {mode}"
+                )
     axes.set_xticks(range(len(names)), [name.replace("_", " ", 1).replace("_", " ") for name in names], rotation=30)
     axes.set_ylabel("TFLOPS")
     axes.set_title(_title(rows))
@@ -103,17 +105,19 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     pyplot.close(figure)
 
 
-def write(rows: Sequence[Row], facts: Row, folder: Path) -> tuple[list[Path], str]:
-    """ladder.json, ladder.md and ladder.svg in the folder: the paths written, and why there is no plot ("": there is)."""
+def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[list[Path], str]:
+    """Makes ladder.json, ladder.md and, of times, ladder.svg in the folder: their paths, and why a plot is missing."""
     folder.mkdir(parents=True, exist_ok=True)
-    document, table, picture = (folder / f"ladder.{kind}" for kind in ("json", "md", "svg"))
+    document, text, picture = (folder / f"ladder.{kind}" for kind in ("json", "md", "svg"))
     document.write_text(json.dumps({"facts": facts, "rows": list(rows)}, indent=1) + "\n")
-    table.write_text(markdown(rows))
+    text.write_text(table)
+    if not any(row["kind"] == "time" for row in rows):
+        return [document, text], ""
     try:
         plot(rows, picture)
     except UnsupportedError as error:  # the rows are what a measurement is for; the plot can be drawn later
-        return [document, table], str(error)
-    return [document, table, picture], ""
+        return [document, text], str(error)
+    return [document, text, picture], ""
 
 
 def _title(rows: Sequence[Row]) -> str:

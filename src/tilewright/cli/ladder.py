@@ -17,6 +17,9 @@ from tilewright.cli import terminal
 if TYPE_CHECKING:
     from tilewright.problem import Problem
 
+# Rows, the facts of the machine, and the table that is shown: its columns and its lines.
+Answer = tuple[list[dict[str, Any]], dict[str, Any], Sequence[str], list[tuple[str, ...]]]
+
 GPU_SIZE = "8192"
 EMULATED_SIZE = "256x512x192"  # two tiles of the largest rung a way, and k longer than a slot
 
@@ -26,12 +29,15 @@ def ladder(
         str | None, typer.Option("--size", metavar="N|MxNxK", help="The product; default 8192, emulated 256x512x192.")
     ] = None,
     rungs: Annotated[
-        str, typer.Option("--rungs", metavar="v04,v06-v08|all", help="The rungs to climb; v12 is the production kernel.")
+        str,
+        typer.Option("--rungs", metavar="v04,v06-v08|all", help="The rungs to climb; v12 is the production kernel."),
     ] = "all",
     steady: Annotated[
         bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
     ] = False,
-    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")
+    ] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
@@ -43,11 +49,15 @@ def ladder(
     names = named(rungs)
     reason = "--emulate" if emulate else _why_no_gpu()
     problem = _problem(size or (EMULATED_SIZE if reason else GPU_SIZE))
-    rows, facts = _emulated(names, problem, reason) if reason else _measured(names, problem, steady, rounds)
+    if reason:
+        rows, facts, columns, lines = _emulated(names, problem, reason)
+    else:
+        rows, facts, columns, lines = _measured(names, problem, steady, rounds)
+    terminal.print_table(f"{problem}{', emulated' if reason else ''}", columns, lines)
     if into is not None:
-        from tilewright.bench.ladder_report import write
+        from tilewright.bench.ladder_report import markdown, write
 
-        paths, no_plot = write(rows, facts, into)
+        paths, no_plot = write(rows, facts, markdown(columns, lines), into)
         terminal.note(f"wrote {', '.join(map(str, paths))}")
         if no_plot:
             terminal.note(no_plot)
@@ -81,9 +91,7 @@ def _why_no_gpu() -> str:
     return "" if has_torch() else "torch with CUDA is not installed, and cuBLAS is timed through it"
 
 
-def _measured(
-    names: Sequence[str], problem: Problem, steady: bool, rounds: int | None
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int | None) -> Answer:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tilewright.backends.cuda import backend
@@ -107,18 +115,18 @@ def _measured(
         bar.update(task, description="done", completed=steps)
     for row in rows:
         if row["status"] != "ok":
-            typer.secho(f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True)
-    terminal.print_table(f"{problem}", COLUMNS, cells(rows))
-    return rows, facts(backend())
+            typer.secho(
+                f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True
+            )
+    return rows, facts(backend()), COLUMNS, cells(rows)
 
 
-def _emulated(names: Sequence[str], problem: Problem, reason: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    from tilewright.bench.ladder_emulated import COLUMNS, cells, emulated  # see ladder()
+def _emulated(names: Sequence[str], problem: Problem, reason: str) -> Answer:
+    from tilewright.bench.ladder_emulated import COLUMNS, cells, emulated_rows  # see ladder()
 
     terminal.note(f"in the emulator: {reason}")
     rows = []
-    for row in emulated(names, problem):
+    for row in emulated_rows(names, problem):
         terminal.note(f"{row['rung']}: {row['status']}")
         rows.append(row)
-    terminal.print_table(f"{problem}, emulated", COLUMNS, cells(rows))
-    return rows, {"device": "emulator"}
+    return rows, {"device": "emulator"}, COLUMNS, cells(rows)

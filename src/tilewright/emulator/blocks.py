@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tilewright.emulator.events import Site, error_facts
 from tilewright.emulator.isa.table import Aligned, Form, Modifiers, Table
-from tilewright.emulator.ptx import Entry, Instruction, Mem, Name, Not, Operand, Pair, Reg, Vec
+from tilewright.emulator.syntax import Entry, Instruction, Mem, Name, Not, Operand, Pair, Reg, Vec
 from tilewright.errors import EmulationError
 
 

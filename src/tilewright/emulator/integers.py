@@ -240,11 +240,22 @@ _SMALLEST_NORMAL = 2.0**-126
 
 
 def fused_multiply_add(a: Array, b: Array, c: Array) -> Array:
-    """a x b + c in float32 with one rounding. The product is exact in float64; where the sum lies on a tie of float32
-    or is subnormal there, rounding it twice could differ and the exact way is taken."""
-    wide = a.astype(np.float64) * b + c
+    """a x b + c in float32 with one rounding.
+
+    The product is exact in float64. Rounding the sum twice could differ where it was inexact in float64 and lies on a
+    tie of float32, or is subnormal there: then the exact way is taken.
+    """
+    product = a.astype(np.float64) * b.astype(np.float64)
+    addend = c.astype(np.float64)
+    wide = product + addend
     ties = (wide.view(np.uint64) & _BELOW) == _TIE
-    if ties.any() or (np.abs(wide) < _SMALLEST_NORMAL).any():
+    if b"\x01" in ties.tobytes():
+        part = wide - product
+        error = (product - (wide - part)) + (addend - part)  # Knuth's two-sum
+        if (error[ties] != 0).any():
+            return np.asarray(arithmetic.fma("f32", a, b, c))
+    magnitude = np.abs(wide)
+    if np.minimum.reduce(magnitude) < _SMALLEST_NORMAL and ((magnitude < _SMALLEST_NORMAL) & (magnitude > 0)).any():
         return np.asarray(arithmetic.fma("f32", a, b, c))
     return one_nan(wide.astype(np.float32))
 

@@ -18,7 +18,6 @@ from tilewright.emulator.team import Fragment, Team
 from tilewright.emulator.translate import Kernel
 from tilewright.errors import EmulationError
 
-
 MAX_SPINS = 50_000  # turns and blocks without any change before polling is taken for endless
 
 

@@ -76,7 +76,8 @@ class Team:
         self.cp_async_ops: list[Any] = []
         self.bulk_groups: dict[int, Any] = {}
         self.wgmma: Any = None
-        self.fenced: dict[int, Any] | None = None  # register values at the last wgmma.fence, by identity
+        self.fenced: list[Any] | None = None  # register values at the last wgmma.fence
+        self.fenced_ids: set[int] | None = None  # their identities, when first asked for
         self.local: NDArray[np.uint8] | None = None
         self.cluster_size = machine.geometry.cluster_size
         self.specials: dict[str, NDArray[Any]] = {}

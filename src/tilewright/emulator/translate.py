@@ -29,12 +29,14 @@ from tilewright.emulator.isa import (
     scalar,
     sync,
     tensor,
+    tensor_copy,
     warp,
     wgmma,
     wmma,
 )
 from tilewright.emulator.isa.table import Table
-from tilewright.emulator.ptx import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Program, Reg, parse
+from tilewright.emulator.ptx import parse
+from tilewright.emulator.syntax import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Program, Reg
 from tilewright.emulator.values import DTYPES, PARKED, STORAGE, blend
 from tilewright.errors import EmulationError
 
@@ -52,6 +54,7 @@ TABLE = Table(
         *wgmma.FORMS,
         *cp_async.FORMS,
         *bulk.FORMS,
+        *tensor_copy.FORMS,
     ]
 )
 

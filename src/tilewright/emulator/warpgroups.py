@@ -211,14 +211,14 @@ def materialise(team: Team, tile: Tile, shape: Shape) -> None:
     """The accumulators become ordinary register values, wherever moves have taken them."""
     values = registers_from_tile(shape, tile.values)
     registers = team.machine.kernel.entry.registers
-    fenced = team.fenced
+    fenced, team.fenced_ids = team.fenced, None
     for index, value in enumerate(team.registers):
         if value.__class__ is InFlight and value.tile is tile:
             ready = values[value.index]
             stored = STORAGE[registers[index].type]
             ready = ready if ready.dtype == stored else ready.view(stored)
             if fenced is not None and index not in team.machine.kernel.used_outside_wgmma:
-                fenced[id(ready)] = ready  # no thread touches it between two wgmmas: no fence is needed
+                fenced[index] = ready  # no thread touches it between two wgmmas: no fence is needed
             team.registers[index] = ready
 
 

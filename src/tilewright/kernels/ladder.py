@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright import dtypes
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
@@ -59,7 +59,9 @@ class RungConfig(Config):
             found.append(f"{rows} x {columns} tiles are past the 2^30 that the rungs count")
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
-            found.append(f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} a CTA may have")
+            found.append(
+                f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} a CTA may have"
+            )
         return tuple(found)
 
     def tile_violations(self) -> list[str]:
@@ -111,7 +113,9 @@ class SynchronousConfig(RungConfig):
     def tile_violations(self) -> list[str]:
         found = _wgmma_tile_violations(self)
         if (self.stages, self.consumers) != (1, 1):
-            found.append(f"stages = {self.stages} and consumers = {self.consumers} are not one slot and one warpgroup")
+            found.append(
+                f"stages = {self.stages} and consumers = {self.consumers} are not one slot and one warpgroup"
+            )
         if self.panel_bytes not in (16, 32, 64, 128):
             found.append(f"panel_bytes = {self.panel_bytes} is not 16 (no swizzle), 32, 64 or 128")
         if (
@@ -130,10 +134,14 @@ class SynchronousConfig(RungConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SpecializedConfig(RungConfig):
-    """v04 and later: a producer warpgroup and the consumers. `store_slots` 0: out is stored from the registers.
+    """v05 to v07: a producer warpgroup and two consumers. `store_slots` 0: out is stored from the registers.
 
     Units: `producer_registers` a thread after setmaxnreg. 24, the least there is, spills in v11's walk of the curve.
     """
+
+    CONSUMERS: ClassVar[int] = 2  # what the source of the rung is written for, like the two below
+    CLUSTERS: ClassVar[tuple[int, ...]] = (1,)
+    SLOTS: ClassVar[range] = range(1)
 
     store_slots: int = 0
     producer_registers: int = 40
@@ -161,17 +169,49 @@ class SpecializedConfig(RungConfig):
 
     def tile_violations(self) -> list[str]:
         found = _wgmma_tile_violations(self)
-        if self.consumers not in (1, 2):
-            found.append(f"consumers = {self.consumers} is outside 1 .. 2")
+        if self.consumers != self.CONSUMERS:
+            found.append(f"consumers = {self.consumers} is not {self.CONSUMERS}, which the rung is written for")
         if not 2 <= self.stages <= 16:
             found.append(f"stages = {self.stages} is outside 2 .. 16")
         if self.producer_registers % 8 or not 24 <= self.producer_registers <= 160:
             found.append(f"producer_registers = {self.producer_registers} is not a multiple of 8 from 24 to 160")
-        if self.cluster_m not in (1, 2) or self.tile_n % (8 * self.cluster_m):
-            found.append(f"cluster_m = {self.cluster_m} is not 1 or 2, or does not divide tile_n into whole 8 rows")
+        if self.cluster_m not in self.CLUSTERS or self.tile_n % (8 * self.cluster_m):
+            allowed = " or ".join(map(str, self.CLUSTERS))
+            found.append(
+                f"cluster_m = {self.cluster_m} is not {allowed} with tile_n = {self.tile_n} in whole 8 rows each"
+            )
+        if self.store_slots not in self.SLOTS:
+            found.append(f"store_slots = {self.store_slots} is outside {self.SLOTS[0]} .. {self.SLOTS[-1]}")
         if not found and self.accumulators + STATE_REGISTERS > self.consumer_registers:
             found.append(f"{self.accumulators} accumulators a thread do not fit {self.consumer_registers} registers")
         return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleConsumerConfig(SpecializedConfig):
+    """v04: one consumer, with all the registers that it may address from the start."""
+
+    CONSUMERS: ClassVar[int] = 1
+
+    consumers: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig(SpecializedConfig):
+    """v08: clusters of two CTAs."""
+
+    CLUSTERS: ClassVar[tuple[int, ...]] = (1, 2)
+
+    cluster_m: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotConfig(ClusterConfig):
+    """v09 to v11: out leaves through store slots."""
+
+    SLOTS: ClassVar[range] = range(1, 9)
+
+    store_slots: int = 2
 
 
 def _wgmma_tile_violations(config: Config) -> list[str]:
@@ -183,7 +223,7 @@ def _wgmma_tile_violations(config: Config) -> list[str]:
         found.append(f"tile_n = {config.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
     if config.tile_k * dtypes.BF16.size != SWIZZLE_BYTES:
         found.append(
-            f"tile_k = {config.tile_k} is not {SWIZZLE_BYTES // dtypes.BF16.size}, one slot of {SWIZZLE_BYTES} bytes a row"
+            f"tile_k = {config.tile_k} is not {SWIZZLE_BYTES // dtypes.BF16.size}, whose rows are {SWIZZLE_BYTES} bytes"
         )
     return found
 
@@ -365,7 +405,9 @@ class SpecializedRung(Rung):
         ]
         if self.stores_by_tma:
             found.append(
-                MapArgument("out", _out_map(problem, own)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
+                MapArgument("out", _out_map(problem, own))
+                if problem.out_through_tma
+                else IntArgument("out_map", 0, 4)
             )
         found += [PointerArgument("out"), IntArgument("out_pitch", problem.out_pitch, 8), *_sizes(problem)]
         if self.persistent and self.takes_group:
@@ -422,8 +464,8 @@ def _out_map(problem: Problem, config: Config) -> TensorMap:
 # -- the ladder --------------------------------------------------------------------------------------------------------
 
 _WIDE = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, group_m=16)
-_PAIRS = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8)
-_SLOTS = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2)
+_PAIRS = ClusterConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8)
+_SLOTS = SlotConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2)
 
 RUNGS: tuple[Rung, ...] = (
     SimtRung(
@@ -447,7 +489,7 @@ RUNGS: tuple[Rung, ...] = (
     SpecializedRung(
         name="v04_warp_specialized",
         idea="a producer warpgroup loads ahead into a FIFO of slots, a consumer warpgroup multiplies behind it",
-        config=SpecializedConfig(tile_m=128, tile_n=128, consumers=1, stages=5),
+        config=SingleConsumerConfig(tile_m=128, tile_n=128, stages=5),
         public_tflops=554,
         waits_by_token=True,
         persistent=False,

@@ -11,7 +11,7 @@ from tilewright.emulator.atomics import element_bytes, reduce_values
 from tilewright.emulator.events import Site
 from tilewright.emulator.isa.memory import SCOPE, check_global, in_space, outside, report
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import Instruction, Name
+from tilewright.emulator.syntax import Instruction, Name
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team

@@ -14,7 +14,7 @@ from tilewright.emulator.events import Site
 from tilewright.emulator.isa.memory import tally
 from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import Instruction, Reg
+from tilewright.emulator.syntax import Instruction, Reg
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team

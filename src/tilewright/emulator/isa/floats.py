@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.emulator import arithmetic, integers, numerics
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import TYPE_BYTES, Imm, Instruction, Operand
+from tilewright.emulator.syntax import TYPE_BYTES, Imm, Instruction, Operand
 from tilewright.emulator.values import DTYPES
 
 if TYPE_CHECKING:  # translate imports this module
@@ -38,8 +38,16 @@ _form(
     "cvt.rn.satfinite[<relu:.relu>].<dst:e4m3x2|e5m2x2>.<src:f32|f16x2>", lambda e, i, m: _cvt_fp8(e, i, m), "convert"
 )
 _form("cvt.rn[<relu:.relu>].f16x2.<src:e4m3x2|e5m2x2>", lambda e, i, m: _cvt_from_fp8(e, i, m), "convert")
-_form("cvt.<round:rn|rz>[<relu:.relu>][<satfinite:.satfinite>].<dst:f16|bf16>.<src:f32>", lambda e, i, m: _cvt(e, i, m), "convert")
-_form("cvt.<round:rn|rz|rna>[<relu:.relu>][<satfinite:.satfinite>].<dst:tf32>.<src:f32>", lambda e, i, m: _cvt(e, i, m), "convert")
+_form(
+    "cvt.<round:rn|rz>[<relu:.relu>][<satfinite:.satfinite>].<dst:f16|bf16>.<src:f32>",
+    lambda e, i, m: _cvt(e, i, m),
+    "convert",
+)
+_form(
+    "cvt.<round:rn|rz|rna>[<relu:.relu>][<satfinite:.satfinite>].<dst:tf32>.<src:f32>",
+    lambda e, i, m: _cvt(e, i, m),
+    "convert",
+)
 
 
 def _value(e: Emitter, operand: Operand, kind: str) -> str:
@@ -149,7 +157,11 @@ _form(
     lambda e, i, m: _extreme(e, i, m),
     "float",
 )
-_form(f"<op:min|max>[<ftz:.ftz>][<nan:.NaN>][<xorsign_abs:.xorsign.abs>].<type:{_HALF}>", lambda e, i, m: _half(e, i, m, m["op"], 2), "float")
+_form(
+    f"<op:min|max>[<ftz:.ftz>][<nan:.NaN>][<xorsign_abs:.xorsign.abs>].<type:{_HALF}>",
+    lambda e, i, m: _half(e, i, m, m["op"], 2),
+    "float",
+)
 _form(f"<op:neg|abs>[<ftz:.ftz>].<type:f32|f64|{_HALF}>", lambda e, i, m: _sign(e, i, m), "float")
 _form(
     "copysign.<type:f32|f64>",

@@ -11,7 +11,7 @@ from tilewright.emulator.barriers import BarrierError, Mbarrier
 from tilewright.emulator.events import Site
 from tilewright.emulator.isa.sync import shared_address, uniform
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import Imm, Instruction, Mem, Name
+from tilewright.emulator.syntax import Imm, Instruction, Mem, Name
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team
@@ -162,7 +162,9 @@ def _mbarrier_arrive(e: Emitter, i: Instruction, m: Modifiers) -> None:
     place = shared_address(e, operands[1])
     third = e.read(operands[2], "u32") if len(operands) > 2 else "None"
     amounts = (third, "None") if m["tx"] else ("None", third)
-    call = e.call(mbarrier_arrive, place, *amounts, repr(m["sem"] or "release"), repr(m["scope"] or "cta"), str(bool(m["drop"])))
+    call = e.call(
+        mbarrier_arrive, place, *amounts, repr(m["sem"] or "release"), repr(m["scope"] or "cta"), str(bool(m["drop"]))
+    )
     e.write(operands[0], "b64", call)
 
 

@@ -12,7 +12,7 @@ from tilewright.emulator import banks
 from tilewright.emulator.events import Site
 from tilewright.emulator.integers import WINDOW_BYTES, WINDOWS
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import TYPE_BYTES, Instruction, Mem, Name, Operand, Vec
+from tilewright.emulator.syntax import TYPE_BYTES, Instruction, Mem, Name, Operand, Vec
 from tilewright.emulator.values import DTYPES
 
 if TYPE_CHECKING:  # translate and machine import this module

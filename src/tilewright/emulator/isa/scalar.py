@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tilewright.emulator import integers, numerics
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import TYPE_BYTES, Imm, Instruction, Name, Operand, Pair, Reg, Vec
+from tilewright.emulator.syntax import TYPE_BYTES, Imm, Instruction, Name, Operand, Pair, Reg, Vec
 from tilewright.emulator.values import DTYPES
 
 if TYPE_CHECKING:  # translate imports this module

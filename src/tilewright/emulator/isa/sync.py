@@ -11,7 +11,7 @@ from tilewright.emulator.barriers import NamedBarrier
 from tilewright.emulator.events import Site
 from tilewright.emulator.integers import WINDOWS
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import Instruction, Mem, Operand, Reg
+from tilewright.emulator.syntax import Instruction, Mem, Operand, Reg
 from tilewright.emulator.values import PARKED
 
 if TYPE_CHECKING:  # translate and machine import this module

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from tilewright.emulator.events import error_facts
-from tilewright.emulator.ptx import Instruction
+from tilewright.emulator.syntax import Instruction
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:

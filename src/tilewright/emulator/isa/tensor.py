@@ -14,7 +14,7 @@ from tilewright.emulator.isa.memory import tally
 from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.launch import WARP
-from tilewright.emulator.ptx import Instruction, Operand, Vec
+from tilewright.emulator.syntax import Instruction, Operand, Vec
 from tilewright.emulator.warpgroups import Shape, decoded
 
 if TYPE_CHECKING:  # translate and machine import this module

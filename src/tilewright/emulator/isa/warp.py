@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.emulator.events import Site
 from tilewright.emulator.isa.sync import warp_met
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.ptx import Instruction, Not, Pair, Reg
+from tilewright.emulator.syntax import Instruction, Not, Pair, Reg
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team

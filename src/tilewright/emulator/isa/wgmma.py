@@ -12,7 +12,7 @@ from tilewright.emulator.events import Site
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.isa.tensor import items, tuple_of
 from tilewright.emulator.launch import WARP
-from tilewright.emulator.ptx import Imm, Instruction, Reg, Vec
+from tilewright.emulator.syntax import Imm, Instruction, Reg, Vec
 from tilewright.emulator.values import InFlight
 from tilewright.emulator.warpgroups import (
     Participant,
@@ -206,7 +206,7 @@ def _participant(team: Team, s: Any, n: int, site: Site) -> Participant:
 def wgmma_fence(team: Team, s: Any, n: int, site: Site) -> None:
     """Remembers what the registers hold: a wgmma may use them as long as they still do."""
     _participant(team, s, n, site)
-    team.fenced = {id(value): value for value in team.registers}
+    team.fenced, team.fenced_ids = list(team.registers), None
     if team.machine.observer is not None:
         team.machine.observer.wgmma_fence(site, team.cta.index, team.threads_of(s))
 
@@ -228,7 +228,8 @@ def wgmma_issue(
     from_registers = isinstance(a, tuple)
     a_descriptor = None if from_registers else _one(team, site, a, "the descriptor of A")
     _check_descriptors(team, site, a_descriptor, b_descriptor)
-    _check_fenced(team, site, form)
+    if team.fenced is None:
+        raise team.error(site, "missing wgmma.fence", "no wgmma.fence stands before the first wgmma")
     tile = _tile(team, site, form, scale, member.num_rows)
     operand = _a_from_registers(a, shape, member.num_rows) if from_registers else None
     group = member.warpgroup
@@ -305,15 +306,15 @@ def _check_descriptors(team: Team, site: Site, a: int | None, b: int) -> None:
 _GOOD_DESCRIPTORS: set[int] = set()
 
 
-def _check_fenced(team: Team, site: Site, form: WgmmaForm) -> None:
+def _check_fenced(team: Team, site: Site, registers: tuple[int, ...]) -> None:
     """Registers must hold values that were there at the last wgmma.fence, literals, or accumulators of earlier wgmmas.
 
     Moves after the fence are allowed: they are the compiler's, and ptxas renames registers.
     """
-    fenced = team.fenced
+    fenced = team.fenced_ids
     if fenced is None:
-        raise team.error(site, "missing wgmma.fence", "no wgmma.fence stands before the first wgmma")
-    for index in (*form.d, *form.a):
+        fenced = team.fenced_ids = {id(value) for value in team.fenced or ()}
+    for index in registers:
         value = team.registers[index]
         if value.__class__ is np.ndarray and id(value) not in fenced and value.flags.writeable:
             name = team.machine.kernel.entry.registers[index].name
@@ -326,10 +327,13 @@ def _tile(team: Team, site: Site, form: WgmmaForm, scale: bool, num_rows: int) -
     shape = form.shape
     held = form.pick(team.registers) if len(form.d) > 1 else (team.registers[form.d[0]],)
     first = held[0]
+    if form.a:
+        _check_fenced(team, site, form.a)
     if isinstance(first, InFlight) and first.tile.slices == held:
         first.tile.site = site
         found: Tile = first.tile
         return found
+    _check_fenced(team, site, form.d)
     names = team.machine.kernel.entry.registers
     for index, value in zip(form.d, held, strict=True):
         if isinstance(value, InFlight) and value.tile.in_flight:

@@ -14,7 +14,7 @@ from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.isa.tensor import elements_of, items, tuple_of
 from tilewright.emulator.launch import WARP
-from tilewright.emulator.ptx import Instruction, Operand
+from tilewright.emulator.syntax import Instruction, Operand
 from tilewright.emulator.warpgroups import decoded
 
 if TYPE_CHECKING:  # translate and machine import this module

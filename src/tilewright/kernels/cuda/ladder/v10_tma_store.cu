@@ -197,12 +197,12 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     if (threadIdx.x < WARPGROUP_THREADS) {
         ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) producer(ring, a_map, b_map, schedule, num_k_tiles, cta_rank);
-        __syncwarp();
     } else {
         ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
         const Out out{out_map, out_base, out_pitch, m, n};
         consumer(ring, shared, out, schedule, num_k_tiles, threadIdx.x / WARPGROUP_THREADS - 1);
     }
+    __syncwarp();                           // the barrier takes whole warps
     ptx::barrier_cluster_arrive_release();  // every arrival on the peer's barriers has been made
     ptx::barrier_cluster_wait_acquire();
 }

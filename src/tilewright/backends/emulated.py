@@ -1,0 +1,214 @@
+"""The backend protocol over the emulator: the PTX of the same build that a device would load runs on this CPU.
+
+The only door to the emulator. Addresses are those of host memory; a kernel may touch no byte outside the operands that
+its call names. An operand's extent comes from its tensor maps, from its pointer argument where that says it, or from
+`lend`. Launches run at once and in full: streams do not exist here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright import device as devices
+from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
+from tilewright.device import Device
+from tilewright.emulator import tiled
+from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.run import Grid, Report, Width, run
+from tilewright.emulator.schedule import Policy
+from tilewright.errors import EmulationError, LayoutError, UnsupportedError
+from tilewright.jit.source import Binary
+
+_ELEMENTS: dict[str, str] = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}  # DType names as tiled spells them
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """A loaded entry: the PTX is parsed and translated at its first launch, once in a process."""
+
+    binary: Binary
+
+
+@dataclass(frozen=True)
+class EmulatedCall:
+    """A launch with its parameters and the memory that it may touch."""
+
+    kernel: EmulatedKernel
+    launch: Launch
+    parameters: bytes
+    buffers: tuple[tuple[str, int, int], ...]  # (operand, address, bytes)
+
+
+@dataclass(kw_only=True)
+class EmulatedBackend:
+    """A GPU of the kind `model` on this CPU. `report` is of the last launch."""
+
+    model: Device
+    schedule: Policy = "lazy"
+    seed: int = 0
+    width: Width | None = None
+    checks: bool = False
+    banks: bool = False
+    progress: Callable[[int, int], None] | None = None
+    name: str = "emulated"
+    report: Report | None = None
+
+    def __post_init__(self) -> None:
+        self._lent: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def device(self, ordinal: int) -> Device:
+        """The emulated device."""
+        if ordinal != 0:
+            raise UnsupportedError(asked=f"device {ordinal}", rule="the emulator is device 0", works="use ordinal 0")
+        return self.model
+
+    def ordinal_of(self, address: int) -> int:
+        """Every address is the emulator's."""
+        return 0
+
+    def lend(self, address: int, num_bytes: int) -> None:
+        """Says how many bytes from an address a kernel may touch, for operands whose arguments do not."""
+        with self._lock:
+            self._lent[address] = num_bytes
+
+    def load(self, binary: Binary, ordinal: int, launch: Launch) -> EmulatedKernel:
+        """A kernel that can be launched here.
+
+        Raises: UnsupportedError: the binary has no PTX.
+        """
+        if not binary.ptx:
+            raise UnsupportedError(
+                asked=f"{binary.name} in the emulator",
+                rule="it runs PTX, and this binary has none",
+                works="build it anew",
+            )
+        return EmulatedKernel(binary)
+
+    def pack(
+        self, kernel: EmulatedKernel, launch: Launch, arguments: tuple[Argument, ...], addresses: dict[str, int]
+    ) -> EmulatedCall:
+        """The launch with every argument in place.
+
+        Raises: LayoutError: a tensor map that the hardware would refuse, or an operand whose extent nothing tells.
+        """
+        block = bytearray()
+        extents: dict[str, int] = {}
+        for argument in arguments:
+            raw, alignment = _packed(argument, addresses)
+            block += bytes(-len(block) % alignment) + raw
+            operand = "" if isinstance(argument, IntArgument) else argument.operand
+            if operand:
+                extents[operand] = max(extents.get(operand, 0), _extent_bytes(argument))
+        buffers = []
+        for operand, num_bytes in extents.items():
+            address = addresses[operand]
+            known = max(num_bytes, self._lent.get(address, 0))
+            if not known:
+                raise LayoutError(
+                    asked=f"{operand} at {address:#x} in the emulator",
+                    rule="the emulator must know how many bytes a kernel may touch, and no argument says it",
+                    works="call the backend's lend(address, num_bytes) before",
+                )
+            buffers.append((operand, address, known))
+        return EmulatedCall(kernel, launch, bytes(block), tuple(buffers))
+
+    def launch(self, call: EmulatedCall, stream: int) -> None:
+        """Runs the call to its end.
+
+        Raises: EmulationError: a rule that the kernel broke, or the first finding of the checks.
+        """
+        memory = GlobalMemory()
+        for operand, address, num_bytes in call.buffers:
+            memory.add(operand, host_bytes(address, num_bytes), address)
+        shape, binary = call.launch, call.kernel.binary
+        self.report = run(
+            binary.ptx,
+            binary.entry,
+            Grid(
+                grid=shape.grid,
+                block=shape.block,
+                cluster=shape.cluster,
+                smem_bytes=shape.smem_bytes,
+                registers=_registers(binary, shape.block),
+            ),
+            call.parameters,
+            memory,
+            schedule=self.schedule,
+            seed=self.seed,
+            width=self.width,
+            checks=self.checks,
+            banks=self.banks,
+            progress=self.progress,
+        )
+        if self.report.findings:
+            first = self.report.findings[0]
+            more = len(self.report.findings) - 1
+            text = f"{first}" + (f" (and {more} more)" if more else "")
+            raise EmulationError(text, rule=first.rule, line=first.site.line, source=first.site.source)
+
+    def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
+        """Zeros into num_rows rows; bytes between them are not touched."""
+        for row in range(num_rows if row_bytes else 0):
+            ctypes.memset(address + row * pitch_bytes, 0, row_bytes)
+
+    def clear(self) -> None:
+        """Forgets what was lent."""
+        with self._lock:
+            self._lent.clear()
+
+
+def emulated(model: str = "h200", **choices: Any) -> EmulatedBackend:
+    """An emulated device of one of device.PRESETS."""
+    return EmulatedBackend(model=devices.preset(model), **choices)
+
+
+def host_bytes(address: int, num_bytes: int) -> NDArray[np.uint8]:
+    """Memory of this process as an array. Whoever owns it keeps it alive meanwhile."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
+
+
+def _registers(binary: Binary, threads: int) -> int:
+    """Registers a thread at launch: what ptxas gave, which for setmaxnreg kernels is the most that the block allows."""
+    return max(binary.resources.registers, 24) if binary.resources.registers else 0
+
+
+def _packed(argument: Argument, addresses: dict[str, int]) -> tuple[bytes, int]:
+    """(bytes, alignment) of one parameter."""
+    if isinstance(argument, MapArgument):
+        return tiled.encode(_tiled(argument.tensor_map, addresses[argument.operand])), 64
+    if isinstance(argument, IntArgument):
+        size = argument.size_bytes
+        return (argument.value % (1 << (8 * size))).to_bytes(size, "little"), size
+    return addresses[argument.operand].to_bytes(8, "little"), 8
+
+
+def _tiled(tensor_map: TensorMap, address: int) -> tiled.TiledMap:
+    return tiled.TiledMap(
+        address=address,
+        element=_ELEMENTS[tensor_map.dtype.name],
+        extents=tensor_map.extents,
+        pitches_bytes=tensor_map.pitches_bytes,
+        box=tensor_map.box,
+        swizzle_bytes=tensor_map.swizzle_bytes,
+    )
+
+
+def _extent_bytes(argument: Argument) -> int:
+    """Bytes from the operand's address that the argument says are its own; 0 where it does not say."""
+    if isinstance(argument, MapArgument):
+        tensor_map = argument.tensor_map
+        whole = tensor_map.extents[0] * tensor_map.dtype.size
+        for extent, pitch in zip(tensor_map.extents[1:], tensor_map.pitches_bytes, strict=True):
+            whole += (extent - 1) * pitch
+        return whole
+    if isinstance(argument, PointerArgument):
+        return int(getattr(argument, "num_bytes", 0))
+    return 0

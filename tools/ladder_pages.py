@@ -1,0 +1,127 @@
+"""Writes the generated parts of docs/ladder: what each rung changes in the code, its constants, and what was measured.
+
+    python tools/ladder_pages.py [--check] [ROWS.json ...]
+
+A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; the index holds `table`.
+What lies between is never written by hand. Rows come from benchmarks/rows/ladder*.json unless files are named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.ladder_report import COLUMNS, cells, markdown
+from tilewright.bench.report import read_rows
+from tilewright.kernels.ladder import RUNGS, Rung
+from tilewright.kernels.render import device_code
+from tilewright.problem import packed
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "ladder"
+ROWS = ROOT / "benchmarks" / "rows"
+PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
+
+NEW = frozenset(
+    {"v01", "v02"}
+)  # rungs that share no line with the one before: their code is shown in place of a diff
+
+_PARAMETERS = re.compile(r"^    rung\(.*?\) \{", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(<!-- (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
+
+
+def code(rung: Rung) -> list[str]:
+    """The rung's lines after its head comment, its own name spelled alike on every rung."""
+    lines = device_code()[rung.source].splitlines()
+    start = next(index for index, line in enumerate(lines) if not line.startswith("//"))
+    text = "\n".join(lines[start:]).strip().replace(rung.name, "rung")
+    # One parameter a line: the list is set flush under the name, which has another length on each rung.
+    return _PARAMETERS.sub(lambda found: _one_a_line(found[0]), text).splitlines()
+
+
+def diff(rung: Rung) -> str:
+    """What the rung changes in the code of the one before; of a rung that shares nothing with it, the entry."""
+    own = code(rung)
+    if rung.number in NEW:
+        entry = next(index for index, line in enumerate(own) if line.startswith('extern "C"'))
+        return "```cuda\n" + "\n".join(own[entry:]) + "\n```\n"
+    before = RUNGS[RUNGS.index(rung) - 1]
+    lines = list(difflib.unified_diff(code(before), own, lineterm="", n=1))[2:]
+    shown = "\n".join("" if line.startswith("@@") else line.rstrip() for line in lines)
+    return "```diff\n" + shown.strip("\n") + "\n```\n"
+
+
+def changed_lines(rung: Rung) -> int:
+    """Lines of code that the rung adds or takes away."""
+    if rung.number in NEW:
+        return len(code(rung))
+    before = RUNGS[RUNGS.index(rung) - 1]
+    lines = list(difflib.unified_diff(code(before), code(rung), lineterm="", n=0))[2:]
+    return sum(not line.startswith("@@") for line in lines)
+
+
+def constants(rung: Rung) -> str:
+    """The constants that the rung is compiled with at 8192^3, in the order of struct Config."""
+    found = rung.constants(PROBLEM, rung.config)
+    words = [
+        f"`{name} = {str(value).lower() if isinstance(value, bool) else value}`" for name, value in found.items()
+    ]
+    return textwrap.fill(", ".join(words) + ".", 118, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def measured(rung: Rung, rows: Sequence[dict[str, Any]]) -> str:
+    """The rung's line of the table, one column a line."""
+    for line in cells(rows):
+        if line[0] == rung.name:
+            pairs = [(name, value) for name, value in zip(COLUMNS, line, strict=True) if value != "-"]
+            return "| | |\n| --- | --- |\n" + "".join(f"| {name} | {value} |\n" for name, value in pairs)
+    return "_Not measured yet._\n"
+
+
+def _one_a_line(parameters: str) -> str:
+    return "    " + " ".join(parameters.split()).replace(", ", ",\n" + " " * 9)
+
+
+def filled(document: str, blocks: dict[str, str]) -> str:
+    """The document with every block made anew. Raises: KeyError: a block of an unknown name."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{blocks[found['name']]}{found[4]}", document)
+
+
+def pages(rows: Sequence[dict[str, Any]]) -> dict[Path, str]:
+    """Every page of docs/ladder as it should be, by path."""
+    result = {}
+    for rung in RUNGS:
+        path = PAGES / f"{rung.number}.md"
+        blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, rows)}
+        result[path] = filled(path.read_text(encoding="utf-8"), blocks)
+    index = PAGES / "index.md"
+    table = markdown(COLUMNS, cells(rows)) if any(row["kind"] == "time" for row in rows) else "_Not measured yet._\n"
+    result[index] = filled(index.read_text(encoding="utf-8"), {"table": table})
+    return result
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """0 when the pages are, or were brought, up to date; 1 when --check finds one that is not."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page would change")
+    options = parser.parse_args(words)
+    stale = []
+    for path, text in pages(read_rows(options.rows or sorted(ROWS.glob("ladder*.json")))).items():
+        if path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if not options.check:
+                path.write_text(text, encoding="utf-8")
+    for path in stale:
+        print(f"{path.relative_to(ROOT)} {'is stale: run tools/ladder_pages.py' if options.check else 'written'}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -120,6 +120,7 @@ class HostBackend:
         return self.devices[ordinal]
 
     def ordinal_of(self, address: int) -> int:
+        self.count("ordinal_of")
         return self.homes.get(address, 0)
 
     def load(self, binary: Binary, ordinal: int, launch: Launch) -> Kernel:

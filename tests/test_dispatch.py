@@ -358,6 +358,20 @@ def test_each_device_gets_its_own_kernel_and_grid_and_going_back_works(compiler:
     assert grids[0] > 78 >= grids[1]
 
 
+def test_arrays_that_do_not_name_their_device_are_asked_after_at_each_call(compiler: FakeCompiler):
+    # the interface holds an address alone, and the same layout may lie on another device the next time
+    backend = HostBackend(devices=(device.preset("h200"), device.preset("h200")))
+    dispatcher = Dispatcher(lambda: backend)
+    operands = [gpu((64, 64), seed=1), gpu((64, 64), seed=2), gpu((64, 64))]
+    for expected in (0, 1, 1):
+        backend.homes = {array.address: expected for array in operands}
+        asked = backend.counts["ordinal_of"]
+        dispatcher.matmul(*operands)
+        assert backend.counts["ordinal_of"] - asked >= len(operands)
+        assert backend.launched[-1][0] == expected
+    assert backend.counts["load"] == 2
+
+
 def test_operands_on_two_devices_are_refused(compiler: FakeCompiler):
     backend = HostBackend(devices=(device.preset("h200"),) * 2)
     dispatcher = Dispatcher(lambda: backend)
@@ -467,7 +481,8 @@ def test_a_second_call_plans_loads_and_packs_nothing(dispatcher: Dispatcher, bac
     dispatcher.matmul(*arrays)
     before = dict(backend.counts)
     dispatcher.matmul(*arrays)
-    assert backend.counts - type(backend.counts)(before) == {"launch": 1}
+    # arrays that do not name their device: the driver is asked about each
+    assert backend.counts - type(backend.counts)(before) == {"launch": 1, "ordinal_of": 3}
 
 
 def test_new_addresses_of_a_known_layout_are_packed_and_nothing_is_compiled(

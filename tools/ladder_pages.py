@@ -28,9 +28,7 @@ PAGES = ROOT / "docs" / "ladder"
 ROWS = ROOT / "benchmarks" / "rows"
 PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
 
-NEW = frozenset(
-    {"v01", "v02"}
-)  # rungs that share no line with the one before: their code is shown in place of a diff
+NEW = frozenset({"v01", "v02"})  # rungs that share no line with the one before: their code is shown in place of a diff
 
 _PARAMETERS = re.compile(r"^    rung\(.*?\) \{", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
@@ -69,9 +67,7 @@ def changed_lines(rung: Rung) -> int:
 def constants(rung: Rung) -> str:
     """The constants that the rung is compiled with at 8192^3, in the order of struct Config."""
     found = rung.constants(PROBLEM, rung.config)
-    words = [
-        f"`{name} = {str(value).lower() if isinstance(value, bool) else value}`" for name, value in found.items()
-    ]
+    words = [f"`{name} = {str(value).lower() if isinstance(value, bool) else value}`" for name, value in found.items()]
     return textwrap.fill(", ".join(words) + ".", 118, break_long_words=False, break_on_hyphens=False) + "\n"
 
 

@@ -85,6 +85,7 @@ class FakeDriver:
 
     CUdevice_attribute = _Names("attribute")
     CUfunction_attribute = _Names("function attribute")
+    CUpointer_attribute = _Names("pointer attribute")
     CUtensorMapDataType = _Names("dtype")
     CUtensorMapInterleave = _Names("interleave")
     CUtensorMapSwizzle = _Names("swizzle")
@@ -112,6 +113,7 @@ class FakeDriver:
         self.generation = 0
         self.smem: dict[int, int] = {}
         self.memory: dict[int, Any] = {}
+        self.homes: dict[int, int] = {}  # address -> device
         self.clock_ms = 0.0
         self._threads = threading.local()
         self._next = itertools.count(0x10000)
@@ -232,6 +234,9 @@ class FakeDriver:
     def _cuKernelSetAttribute(self, attribute: str, value: int, kernel: int, device: int) -> tuple[()]:  # noqa: N802
         self.smem[kernel] = value
         return ()
+
+    def _cuPointerGetAttribute(self, attribute: str, address: int) -> int:  # noqa: N802
+        return self.homes[address]
 
     def _cuTensorMapEncodeTiled(self, *arguments: Any) -> _TensorMap:  # noqa: N802
         return _TensorMap(arguments)

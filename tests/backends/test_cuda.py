@@ -187,6 +187,23 @@ def test_refused_cubin_names_compiler_and_driver(driver: FakeDriver, backend: Cu
     backend.load(BINARY, 0, LAUNCH)  # a failed load leaves nothing behind
 
 
+def test_the_driver_says_which_device_holds_an_address() -> None:
+    driver = FakeDriver([HOPPER, HOPPER])
+    driver.homes = {0x10000: 1, 0x20000: 0}
+    backend = CudaBackend(driver)
+    assert [backend.ordinal_of(address) for address in driver.homes] == [1, 0]
+    attribute = "CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL"
+    assert driver.asked("cuPointerGetAttribute") == [(attribute, 0x10000), (attribute, 0x20000)]
+
+
+def test_an_address_that_the_driver_does_not_know_is_an_error_with_the_address(
+    driver: FakeDriver, backend: CudaBackend
+) -> None:
+    driver.refuse["cuPointerGetAttribute"] = [CUresult.CUDA_ERROR_INVALID_VALUE]
+    with pytest.raises(DriverError, match=r"cuPointerGetAttribute\(.*, 48\) returned CUDA_ERROR_INVALID_VALUE"):
+        backend.ordinal_of(48)
+
+
 # -- packing -------------------------------------------------------------------------------------------------------
 
 

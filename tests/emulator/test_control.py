@@ -90,7 +90,10 @@ def test_barrier_orders_shared_memory_between_warps(width: str, seed: int) -> No
 
 
 def test_grid_wide_vectors_keep_each_ctas_shared_memory_apart() -> None:
-    body = EXCHANGE.replace("st.shared.u32 [%r3], %r0", "mov.u32 %r9, %ctaid.x;\nshl.b32 %r9, %r9, 8;\nor.b32 %r9, %r9, %r0;\nst.shared.u32 [%r3], %r9").replace(
+    body = EXCHANGE.replace(
+        "st.shared.u32 [%r3], %r0",
+        "mov.u32 %r9, %ctaid.x;\nshl.b32 %r9, %r9, 8;\nor.b32 %r9, %r9, %r0;\nst.shared.u32 [%r3], %r9",
+    ).replace(
         "st.global.u32 [%rd4], %r5",
         "mov.u32 %r8, %ctaid.x;\nmul.wide.u32 %rd5, %r8, 512;\nadd.s64 %rd4, %rd4, %rd5;\nst.global.u32 [%rd4], %r5",
     )
@@ -125,7 +128,8 @@ def test_barrier_that_expects_too_many_is_a_deadlock_that_names_it() -> None:
 
 
 def test_barrier_that_expects_too_few_is_an_over_arrival() -> None:
-    body = "setp.lt.u32 %p1, %r0, 32;\n@%p1 bra A;\nbar.arrive 1, 96;\nbar.arrive 1, 96;\nbra.uni B;\nA: bar.sync 1, 96;\nB:"
+    body = "setp.lt.u32 %p1, %r0, 32;\n@%p1 bra A;\nbar.arrive 1, 96;\nbar.arrive 1, 96;\nbra.uni B;\n"
+    body += "A: bar.sync 1, 96;\nB:"
     with pytest.raises(EmulationError, match=r"128 threads at barrier 1, which expects 96") as caught:
         execute(kernel(body), block=96, width="cta", schedule="lazy")
     assert caught.value.rule == "barrier over-arrival"
@@ -133,7 +137,10 @@ def test_barrier_that_expects_too_few_is_an_over_arrival() -> None:
 
 @pytest.mark.parametrize(
     ("instruction", "says"),
-    [("bar.sync 16;", "barrier 16; a CTA has 0 .. 15"), ("bar.sync 1, 33;", "33 threads is no positive multiple of 32")],
+    [
+        ("bar.sync 16;", "barrier 16; a CTA has 0 .. 15"),
+        ("bar.sync 1, 33;", "33 threads is no positive multiple of 32"),
+    ],
 )
 def test_barrier_operands_out_of_range_are_errors(instruction: str, says: str) -> None:
     with pytest.raises(EmulationError, match=says):
@@ -155,7 +162,9 @@ OUT:
 
 def test_endless_kernel_meets_the_step_budget_with_where_it_stands() -> None:
     text = kernel(".loc 1 5 0\nAGAIN: add.u32 %r1, %r0, 1;\nbra.uni AGAIN;") + '.file 1 "k.cu"\n'
-    with pytest.raises(EmulationError, match=r"has not ended after .*\n.*warp 0 at add.u32 .*k.cu:5.*can run") as caught:
+    with pytest.raises(
+        EmulationError, match=r"has not ended after .*\n.*warp 0 at add.u32 .*k.cu:5.*can run"
+    ) as caught:
         execute(text, max_blocks=5000)
     assert caught.value.rule == "step budget"
     assert caught.value.line == line_of(text, "AGAIN:")

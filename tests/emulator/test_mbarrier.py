@@ -10,7 +10,9 @@ from tilewright.emulator.barriers import BarrierError, Mbarrier
 from tilewright.errors import EmulationError
 
 SHARED = ".shared .align 8 .b8 bar[16];"
-INIT = "mov.u32 %r20, bar;\nsetp.ne.u32 %p8, %r0, 0;\n@!%p8 mbarrier.init.shared::cta.b64 [%r20], {count};\nbar.sync 0;\n"
+INIT = (
+    "mov.u32 %r20, bar;\nsetp.ne.u32 %p8, %r0, 0;\n@!%p8 mbarrier.init.shared::cta.b64 [%r20], {count};\nbar.sync 0;\n"
+)
 WAIT = """
 W{n}: mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r20], {parity};
 @!%p9 bra W{n};
@@ -60,8 +62,11 @@ def test_tx_count_outside_its_range_is_refused() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_waiters_of_every_phase_go_on(width: str, seed: int) -> None:
     """Four rounds in which warp 0 releases warp 1 and back, with try_wait failing now and then."""
-    body = INIT.format(count=1) + "add.u32 %r21, %r20, 8;\n@!%p8 mbarrier.init.shared::cta.b64 [%r21], 1;\nbar.sync 0;\n"
-    body += "mov.u32 %r22, 0;\nmov.u32 %r23, 0;\nsetp.ge.u32 %p7, %r0, 32;\nand.b32 %r24, %r0, 31;\nsetp.eq.u32 %p6, %r24, 0;\n"
+    body = (
+        INIT.format(count=1) + "add.u32 %r21, %r20, 8;\n@!%p8 mbarrier.init.shared::cta.b64 [%r21], 1;\nbar.sync 0;\n"
+    )
+    body += "mov.u32 %r22, 0;\nmov.u32 %r23, 0;\nsetp.ge.u32 %p7, %r0, 32;\n"
+    body += "and.b32 %r24, %r0, 31;\nsetp.eq.u32 %p6, %r24, 0;\n"
     body += """
 @%p7 bra SECOND;
 FIRST: @%p6 mbarrier.arrive.shared::cta.b64 _, [%r20];
@@ -141,7 +146,9 @@ def test_lapped_waiter_is_reported() -> None:
 
 
 def test_test_wait_answers_at_once() -> None:
-    body = INIT.format(count=1) + "mbarrier.test_wait.parity.shared::cta.b64 %p9, [%r20], 0;\nselp.u32 %r1, 1, 0, %p9;\n"
+    body = (
+        INIT.format(count=1) + "mbarrier.test_wait.parity.shared::cta.b64 %p9, [%r20], 0;\nselp.u32 %r1, 1, 0, %p9;\n"
+    )
     assert (words(kernel(body + "st.global.u32 [%rd4], %r1;", SHARED)) == 0).all()
 
 
@@ -154,7 +161,9 @@ def test_state_of_an_arrival_waits_for_its_phase() -> None:
 
 def test_inval_lets_the_bytes_be_used_again() -> None:
     body = INIT.format(count=1)
-    body += "@!%p8 mbarrier.inval.shared::cta.b64 [%r20];\n@!%p8 mbarrier.init.shared::cta.b64 [%r20], 32;\nbar.sync 0;\n"
+    body += (
+        "@!%p8 mbarrier.inval.shared::cta.b64 [%r20];\n@!%p8 mbarrier.init.shared::cta.b64 [%r20], 32;\nbar.sync 0;\n"
+    )
     body += "mbarrier.arrive.shared::cta.b64 _, [%r20];\n" + wait(0) + "st.global.u32 [%rd4], 1;"
     assert (words(kernel(body, SHARED)) == 1).all()
 

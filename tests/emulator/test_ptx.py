@@ -87,7 +87,18 @@ def test_missing_entry_names_those_that_are_there() -> None:
 
 def test_table_lists_every_family_with_patterns() -> None:
     families = {family for family, _ in supported()}
-    assert {"integer", "logic", "float", "convert", "memory", "atomics", "barrier", "mbarrier", "fence", "warp"} <= families
+    assert {
+        "integer",
+        "logic",
+        "float",
+        "convert",
+        "memory",
+        "atomics",
+        "barrier",
+        "mbarrier",
+        "fence",
+        "warp",
+    } <= families
     assert {"ldmatrix", "mma", "wmma", "wgmma", "cp.async", "bulk", "tensor copy", "control"} <= families
     patterns = [pattern for _, pattern in supported()]
     assert len(patterns) == len(set(patterns))

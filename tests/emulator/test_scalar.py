@@ -65,7 +65,7 @@ INTEGER: dict[str, Callable[[int, int], int]] = {
     "shr.s32 %r9, %r1, %r2;": lambda a, b: signed(a) >> min(b, 31),
     "shl.b32 %r9, %r1, 5;": lambda a, b: a << 5,
     "shr.s32 %r9, %r1, 31;": lambda a, b: signed(a) >> 31,
-    "shf.l.wrap.b32 %r9, %r1, %r2, 9;": lambda a, b: ((b << 32 | a) << 9 >> 32),
+    "shf.l.wrap.b32 %r9, %r1, %r2, 9;": lambda a, b: (b << 32 | a) << 9 >> 32,
     "shf.r.clamp.b32 %r9, %r1, %r2, 40;": lambda a, b: b,
     "shf.r.wrap.b32 %r9, %r1, %r2, 33;": lambda a, b: (b << 32 | a) >> 1,
     "popc.b32 %r9, %r1;": lambda a, b: a.bit_count(),
@@ -127,7 +127,9 @@ def test_64_bit_opcode_agrees_with_whole_numbers(instruction: str) -> None:
     assert got.tolist() == [WIDE[instruction](a, b) & M64 for a, b in whole]
 
 
-FLOATS = np.array([0.0, -0.0, 1.0, -1.5, 1e-38, 1e-45, 3e38, -3e38, np.inf, -np.inf, np.nan, 1 + 2**-23, 0.1], np.float32)
+FLOATS = np.array(
+    [0.0, -0.0, 1.0, -1.5, 1e-38, 1e-45, 3e38, -3e38, np.inf, -np.inf, np.nan, 1 + 2**-23, 0.1], np.float32
+)
 FLOAT_PAIRS = np.array([(a, b) for a in FLOATS for b in FLOATS], np.float32)
 
 FLOAT: dict[str, Callable[[NDArray[np.float32], NDArray[np.float32]], NDArray[np.float32]]] = {

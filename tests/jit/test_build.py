@@ -43,6 +43,12 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     return fake
 
 
+def pretend_compiler(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Makes this process one that has asked its NVRTC and got this version."""
+    monkeypatch.setattr(nvrtc, "compiler_version", lambda: version)
+    monkeypatch.setattr(nvrtc, "known_version", lambda: version)
+
+
 @pytest.fixture
 def without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def remove() -> None:
@@ -92,7 +98,7 @@ def test_a_new_header_compiler_flag_or_shared_option_is_a_new_key(
     keys.add(build.digest_of(make_source(headers=(HEADERS[0], ("ptx/part.cuh", HEADERS[1][1] + "//\n")))))
     keys.add(build.digest_of(make_source(options=("--fmad=false",))))
     with monkeypatch.context() as patch:
-        patch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.9.99 CL-1")
+        pretend_compiler(patch, "nvrtc 13.9.99 CL-1")
         keys.add(build.digest_of(source))
     with monkeypatch.context() as patch:
         patch.setattr(nvrtc, "COMMON_OPTIONS", ("-std=c++20",))
@@ -104,7 +110,7 @@ def test_a_new_header_compiler_flag_or_shared_option_is_a_new_key(
 
 def test_the_source_digest_does_not_depend_on_the_compiler(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     before = build.source_digest_of(source)
-    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.9.99 CL-1")
+    pretend_compiler(monkeypatch, "nvrtc 13.9.99 CL-1")
     assert build.source_digest_of(source) == before
 
 
@@ -297,7 +303,7 @@ def test_a_prebuilt_folder_serves_a_machine_with_another_nvrtc(
     (made,) = build.build_into([source], tmp_path / "prebuilt")
     build.clear()
     monkeypatch.setenv("TILEWRIGHT_PREBUILT", str(tmp_path / "prebuilt"))
-    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.9.99 CL-1")
+    pretend_compiler(monkeypatch, "nvrtc 13.9.99 CL-1")
     assert build.build(source).compiler == made.compiler
     assert compiler.counts.total() == 1
     build.build(make_source(options=("-DNEW",)))
@@ -309,7 +315,7 @@ def test_another_nvrtc_does_not_take_what_the_users_cache_has_of_the_old(
 ) -> None:
     build.build(source)
     build.clear()
-    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.9.99 CL-1")
+    pretend_compiler(monkeypatch, "nvrtc 13.9.99 CL-1")
     assert not build.build(source).from_cache
 
 
@@ -331,7 +337,7 @@ def test_building_into_a_folder_again_replaces_its_entries(
 ) -> None:
     folder = tmp_path / "prebuilt"
     build.build_into([source], folder)
-    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "nvrtc 13.9.99 CL-1")
+    pretend_compiler(monkeypatch, "nvrtc 13.9.99 CL-1")
     build.build_into([source], folder)
     assert [entry.compiler for entry in Cache(folder).entries()] == ["nvrtc 13.9.99 CL-1"]
 

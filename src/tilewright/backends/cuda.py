@@ -20,6 +20,7 @@ from typing import Any
 
 from tilewright import device as devices
 from tilewright.backends.base import SWIZZLE_CODES, TENSOR_MAP_BYTES, Argument, Launch, TensorMap
+from tilewright.backends.cubins import check_loadable
 from tilewright.backends.driver import Driver, version_text
 from tilewright.backends.parameters import Packer
 from tilewright.device import Device
@@ -33,8 +34,6 @@ LAST_NAMELESS_STREAM = 2
 TENSOR_MAP_ADDRESS_BYTES = 16  # an operand's address is a multiple of this: cuTensorMapEncodeTiled
 MAX_PITCH_BYTES = 2**31 - 1  # CU_DEVICE_ATTRIBUTE_MAX_PITCH of every current device
 MAX_CACHED_CONFIGS = 64  # streams remembered by one plan
-
-_ELF = b"\x7fELF"
 
 
 @dataclass(eq=False)
@@ -197,7 +196,7 @@ class CudaBackend:
 
         Raises: UnsupportedError: machine code for another device, or none. DriverError: the driver refused it.
         """
-        self._check_binary(binary, self.device(ordinal))
+        check_loadable(binary, self.device(ordinal), self.driver.version)
         with self._lock:
             module = self._modules.get((binary.digest, ordinal))
             if module is None:
@@ -208,21 +207,6 @@ class CudaBackend:
             if launch.smem_bytes > module.smem_bytes:
                 self._allow_smem(module, launch.smem_bytes)
         return Kernel(module, ordinal)
-
-    def _check_binary(self, binary: Binary, device: Device) -> None:
-        if not binary.cubin.startswith(_ELF):
-            raise UnsupportedError(
-                asked=f"{binary.name} made by {binary.compiler}",
-                rule="its cubin is not an ELF file; PTX is never given to the driver, since one for CUDA "
-                f"{version_text(self.driver.version)} refuses the PTX of a newer compiler",
-                works="build it for a real architecture such as sm_90a",
-            )
-        if not _runs_on(binary.arch, device):
-            raise UnsupportedError(
-                asked=f"{binary.name} built for {binary.arch} on {device}",
-                rule="code for an `a` target runs on exactly that compute capability, other code within its major",
-                works=f"plan for this device: {device.arch}",
-            )
 
     def _fill(self, module: _Module) -> None:
         """Loads the cubin. A library belongs to no context: the driver puts it into each on its first use there."""
@@ -404,17 +388,6 @@ class CudaBackend:
             self._modules.clear()
             self._contexts.clear()
             self._devices.clear()
-
-
-def _runs_on(arch: str, device: Device) -> bool:
-    """Whether machine code for `arch` runs on the device. Source: CUDA programming guide, binary compatibility."""
-    if arch.endswith("a"):
-        return arch == device.arch
-    digits = arch.removeprefix("sm_")
-    if not digits.isdigit():
-        return False
-    major, minor = int(digits[:-1]), int(digits[-1])
-    return major == device.sm[0] and minor <= device.sm[1]
 
 
 _backend: CudaBackend | None = None

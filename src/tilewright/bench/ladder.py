@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tilewright import model
 from tilewright.backends.base import Backend
 from tilewright.calls import Ledger
-from tilewright.device import Device
+from tilewright.device import Device, preset
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.jit.build import build
-from tilewright.jit.source import Binary
-from tilewright.kernels.ladder import RUNGS, Rung, RungConfig
+from tilewright.jit.build import build, build_into
+from tilewright.jit.source import Binary, Source
+from tilewright.kernels.ladder import RUNGS, Rung
+from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import render
 from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
@@ -106,6 +108,20 @@ def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
     """The rungs among the names, in their order; the production kernel is none."""
     by_name = {rung.name: rung for rung in RUNGS}
     return (by_name[name] for name in names if name in by_name)
+
+
+def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Source]:
+    """Every unit that measure() loads, for a machine whose compiler is another or none."""
+    found = [
+        render(rung, each, rung.config, device, wait_limit)
+        for rung in rungs_of(names)
+        for each, wait_limit in [*((packed(*shape), WAIT_LIMIT) for shape in CHECK_SHAPES), (problem, 0)]
+    ]
+    found += [render(rung, problem, rung.config, device, WAIT_LIMIT) for rung in rungs_of(names)]
+    if PRODUCTION in names:
+        choice = model.best(problem, device, None)
+        found.append(render(choice.family, problem, choice.config, device))
+    return list({source.digest(""): source for source in found}.values())
 
 
 # -- in a child: needs a GPU -------------------------------------------------------------------------------------------
@@ -216,17 +232,25 @@ def child(words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The child's command line: rows to --log, one JSON line each, on disk before the next begins."""
+    """The child's command line: rows to --log, one JSON line each, on disk before the next begins.
+
+    `--build DIR` is for the person who measures where no compiler is: TILEWRIGHT_PREBUILT=DIR makes the rest use it.
+    """
     parser = argparse.ArgumentParser(prog="tilewright.bench.ladder", description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--check", metavar="RUNG")
     what.add_argument("--time", metavar="RUNGS")
+    what.add_argument("--build", metavar="DIR", type=Path, help="compile all that the others load, for another machine")
     parser.add_argument("size", nargs=3, type=int)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--log", type=Path, default=Path("/dev/stdout"))
     options = parser.parse_args(words)
     problem = packed(*options.size)
+    if options.build:
+        binaries = build_into(sources(named("all"), problem, preset("h200")), options.build, refuse=True)
+        print(f"{len(binaries)} kernels in {options.build}")
+        return 0
     if options.check:
         rows = check_rows(next(rungs_of(named(options.check))), problem)
     else:

@@ -1,7 +1,8 @@
 """Rows -> Markdown tables, put between markers of a document. Makes no measurement.
 
 A document holds `<!-- table: NAME -->` ... `<!-- end: NAME -->`; what lies between is generated from the JSON files of
-rows and never written by hand. `python -m tilewright.bench.report ROWS... --into README.md [--check]`.
+rows and never written by hand. `python -m tilewright.bench.report ROWS... --into README.md [--check]`. Of a folder, the
+newest file of each device and part counts: `h200_2026-11-30_time.json` is device, day and part.
 """
 
 from __future__ import annotations
@@ -10,12 +11,19 @@ import argparse
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
 
+# What a caption says of a row's origin: names of the facts that read_rows() adds to it.
+_ORIGIN = (
+    "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
+)  # fmt: skip
+
+_DATED = re.compile(r"(?P<device>.+)_(?P<date>\d{4}-\d\d-\d\d)_(?P<part>.+)\.json")
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
 
 
@@ -26,6 +34,88 @@ def read_rows(paths: Iterable[Path]) -> list[Row]:
         content = json.loads(path.read_text())
         rows += [content["facts"] | row for row in content["rows"]]
     return rows
+
+
+def files_of(paths: Iterable[Path]) -> list[Path]:
+    """The files themselves, and of each folder the newest JSON file of each device and part."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        newest: dict[tuple[str, str], Path] = {}
+        for file in sorted(path.glob("*.json")):
+            dated = _DATED.fullmatch(file.name)
+            newest[(dated["device"], dated["part"]) if dated else ("", file.name)] = file
+        found += sorted(newest.values())
+    return found
+
+
+def condensed(rows: Sequence[Row]) -> list[Row]:
+    """The check rows with one row a config in the place of one a product; rows that are so already stay as they are.
+
+    Units: `worst` is the largest error over its own bound; `wrong`, `unwritten` and `damaged` count elements;
+    `not_ok` products; `refused` maps the sentence of a refusal to the products that met it.
+    """
+    checked = [row for row in rows if row.get("kind") == "check"]
+    configs = dict.fromkeys(row["config"] for row in checked if "products" not in row)
+    own = {config: [row for row in checked if row["config"] == config] for config in configs}
+    return [row for row in checked if "products" in row] + [_condensed(config, own[config]) for config in configs]
+
+
+def _condensed(config: str, rows: Sequence[Row]) -> Row:
+    refusals = [row for row in rows if _is_refusal(row)]
+    ran = [row for row in rows if not _is_refusal(row)]
+    varied = ("case", "m", "n", "k", "out_pitch", "out_offset", "status", "why", "max_error", "first_wrong")
+    facts = {name: value for name, value in rows[0].items() if name in _ORIGIN}
+    return facts | {
+        "kind": "check",
+        "config": config,
+        "products": len(ran),
+        "not_ok": sum(row["status"] != "ok" for row in ran),
+        "exact": sum(row["data"] == "integer" for row in ran),
+        **{name: sum(row.get(name) or 0 for row in ran) for name in ("elements", "wrong", "unwritten", "damaged")},
+        "worst": max((row.get("worst") or 0.0 for row in ran), default=0.0),
+        "layouts": sorted({_type_of(row) for row in ran}),
+        "shapes": [list(shape) for shape in dict.fromkeys((row["m"], row["n"], row["k"]) for row in ran)],
+        "refused": dict(Counter(row.get("why", "") for row in refusals)),
+        "failed": [{name: row.get(name) for name in varied} for row in ran if row["status"] != "ok"],
+    }
+
+
+def _is_refusal(row: Row) -> bool:
+    """Whether nothing was launched, since the config cannot run that product; the row says why."""
+    return row["status"] == "skipped" or str(row.get("why", "")).startswith("ConfigError")
+
+
+def speed_table(rows: Sequence[Row]) -> str:
+    """One line a problem, the modes side by side: both rates in TFLOPS and how many times faster."""
+    timed = _beside_baseline(rows)
+    modes = [mode for mode in ("burst", "interleaved", "steady") if any(row["mode"] == mode for row, _ in timed)]
+    lines = []
+    for problem in dict.fromkeys(_problem_of(row) for row, _ in timed):
+        own = {row["mode"]: (row, base) for row, base in timed if _problem_of(row) == problem}
+        row = next(iter(own.values()))[0]
+        lines.append(
+            (
+                f"{row['m']}, {row['n']}, {row['k']}",
+                _type_of(row),
+                *(
+                    f"{own[mode][1]['rate_tflops']:.0f}, {own[mode][0]['rate_tflops']:.0f}, "
+                    f"**{own[mode][0]['ratio']:.3f}**"
+                    if mode in own
+                    else "-"
+                    for mode in modes
+                ),
+                row["config"],
+            )
+        )
+    head = ("M, N, K", "type", *modes, "config")
+    meaning = (
+        "In each cell: TFLOPS of cuBLAS (as `torch.matmul` calls it), TFLOPS of tilewright, and how many times faster "
+        "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round."
+    )
+    return _table(head, lines) + _caption([row for row, _ in timed], meaning)
 
 
 def time_table(rows: Sequence[Row]) -> str:
@@ -42,13 +132,12 @@ def time_table(rows: Sequence[Row]) -> str:
         "SM MHz",
         "config",
     )
+    timed = _beside_baseline(rows)
     lines = []
-    timed = [row for row in rows if row.get("kind") == "time"]
-    baselines = {(*_problem_of(row), row["mode"]): row for row in timed if row["ratio"] is None}
-    for row in timed:
-        base = baselines.get((*_problem_of(row), row["mode"]))
-        if row["ratio"] is None or base is None:
-            continue
+    for row, base in timed:
+        is_steady = (
+            row["mode"] == "steady"
+        )  # the driver's power is an average over a second: of the others it says little
         lines.append(
             (
                 f"{row['m']}, {row['n']}, {row['k']}",
@@ -58,35 +147,53 @@ def time_table(rows: Sequence[Row]) -> str:
                 f"{row['rate_tflops']:.0f}",
                 f"**{row['ratio']:.3f}**",
                 f"{row['ratio_lower']:.3f} .. {row['ratio_upper']:.3f}",
-                _whole(row["watts"]),
-                _whole(row["clock_mhz"]),
+                _whole(row["watts"] if is_steady else None),
+                _whole(row["clock_mhz"] if is_steady else None),
                 row["config"],
             )
         )
-    return _table(head, lines) + _footnote(timed)
+    meaning = "A ratio is the median over rounds of cuBLAS's time over tilewright's of the same round."
+    return _table(head, lines) + _caption([row for row, _ in timed], meaning)
+
+
+def _beside_baseline(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Each timed row that has a ratio, with the row that it was measured beside."""
+    timed = [row for row in rows if row.get("kind") == "time" and row["status"] == "ok"]
+    baselines = {(*_problem_of(row), row["mode"]): row for row in timed if row["ratio"] is None}
+    pairs = [(row, baselines.get((*_problem_of(row), row["mode"]))) for row in timed if row["ratio"] is not None]
+    return [(row, base) for row, base in pairs if base is not None]
+
+
+_CHECK_HEAD = ("products", "sizes", "elements", "exact", "wrong", "largest error / bound")
+_CHECK_MEANING = (
+    "Every element against float64 from the rounded inputs; `exact` products are of whole numbers and must be equal bit "
+    "for bit. A product is wrong when one element is past its bound or unwritten, or one around `out` has changed."
+)
 
 
 def check_table(rows: Sequence[Row]) -> str:
     """One line a config: products and elements checked, how many wrong, the largest error over its bound."""
-    head = ("config", "products", "sizes", "elements", "exact", "wrong", "largest error / bound")
-    checked = [row for row in rows if row.get("kind") == "check"]
-    lines = []
-    for config in dict.fromkeys(row["config"] for row in checked):
-        own = [row for row in checked if row["config"] == config and row["status"] != "skipped"]
-        if not own:
-            continue
-        lines.append(
-            (
-                config,
-                str(len(own)),
-                str(len({(row["m"], row["n"], row["k"]) for row in own})),
-                f"{sum(row.get('elements') or 0 for row in own):,}",
-                str(sum(row["data"] == "integer" for row in own)),
-                str(sum(row["status"] != "ok" for row in own)),
-                f"{max((row.get('worst') or 0.0 for row in own), default=0.0):.3f}",
-            )
-        )
-    return _table(head, lines) + _footnote(checked)
+    checked = [row for row in condensed(rows) if row["products"]]
+    lines = [(row["config"], *_check_cells([row])) for row in checked]
+    return _table(("config", *_CHECK_HEAD), lines) + _caption(checked, _CHECK_MEANING)
+
+
+def checked_table(rows: Sequence[Row]) -> str:
+    """One line for all configs together."""
+    checked = [row for row in condensed(rows) if row["products"]]
+    lines = [(str(len(checked)), *_check_cells(checked))] if checked else []
+    return _table(("configs", *_CHECK_HEAD), lines) + _caption(checked, _CHECK_MEANING)
+
+
+def _check_cells(rows: Sequence[Row]) -> tuple[str, ...]:
+    return (
+        f"{sum(row['products'] for row in rows):,}",
+        str(len({tuple(shape) for row in rows for shape in row["shapes"]})),
+        f"{sum(row['elements'] for row in rows):,}",
+        f"{sum(row['exact'] for row in rows):,}",
+        str(sum(row["not_ok"] for row in rows)),
+        f"{max(row['worst'] for row in rows):.3f}",
+    )
 
 
 def host_table(rows: Sequence[Row]) -> str:
@@ -99,10 +206,17 @@ def host_table(rows: Sequence[Row]) -> str:
     for way in dict.fromkeys(row["way"] for row in hosted):
         cells = [costs.get((way, problem)) for problem in problems]
         lines.append((f"`{way}`", *("-" if cell is None else f"{cell['median_us']:.1f}" for cell in cells)))
-    return _table(head, lines) + _footnote(hosted)
+    meaning = "Microseconds before the call returns, medians of shuffled rounds; the GPU waits for the host throughout."
+    return _table(head, lines) + _caption(hosted, meaning)
 
 
-TABLES: dict[str, Callable[[Sequence[Row]], str]] = {"time": time_table, "check": check_table, "host": host_table}
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "speed": speed_table,
+    "time": time_table,
+    "check": check_table,
+    "checked": checked_table,
+    "host": host_table,
+}
 
 
 def filled(document: str, rows: Sequence[Row]) -> str:
@@ -127,7 +241,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, required=True, help="the document with the markers")
     parser.add_argument("--check", action="store_true", help="write nothing; fail when the document would change")
     options = parser.parse_args(words)
-    files = [file for path in options.rows for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])]
+    files = files_of(options.rows)
     before = options.into.read_text()
     after = filled(before, read_rows(files))
     if after == before:
@@ -146,16 +260,24 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 
 
-def _footnote(rows: Sequence[Row]) -> str:
-    """Where the numbers come from: device, versions, day, commit; nothing for no rows."""
-    sources = dict.fromkeys(
-        f"{row.get('device')}, driver for CUDA {row.get('driver_cuda')}, torch {row.get('torch')}, "
-        f"{row.get('compiler') or 'NVRTC ' + str(row.get('nvidia_cuda_nvrtc'))}, {row.get('date')}, "
-        f"commit {row.get('commit')}"
-        for row in rows
-        if row.get("ratio") is not None or row.get("kind") != "time"
-    )
-    return "".join(f"\n{source}\n" for source in sources)
+def _caption(rows: Sequence[Row], meaning: str) -> str:
+    """What the numbers are, and where they come from: device, versions, day, command; nothing for no rows."""
+    sources = dict.fromkeys(_source(row) for row in rows)
+    return f"\n{meaning}\n" * bool(rows) + "".join(f"\n{source}\n" for source in sources)
+
+
+def _source(row: Row) -> str:
+    parts = [
+        row.get("device"),
+        f"driver for CUDA {row.get('driver_cuda')}",
+        f"torch {row['torch']}" if row.get("torch") else None,
+        f"cuBLAS {row['nvidia_cublas']}" if row.get("nvidia_cublas") else None,
+        row.get("compiler") or f"nvrtc {row.get('nvidia_cuda_nvrtc')}",
+        row.get("date"),
+        f"commit {row['commit']}" if row.get("commit") else None,
+        f"`{row['command']}`" if row.get("command") else None,
+    ]
+    return ", ".join(str(part) for part in parts if part) + "."
 
 
 def _problem_of(row: Row) -> tuple[Any, ...]:

@@ -35,9 +35,7 @@ def ladder(
     steady: Annotated[
         bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
     ] = False,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")
-    ] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")

@@ -1,19 +1,23 @@
 """Arithmetic of PTX with one rounding: sums, products, fused multiply-add, quotients, roots, extremes, approximations.
 
 Works on values as numerics.py defines them. Knows nothing of registers, opcodes or memory. NaN results are the
-format's canonical NaN; `ftz` takes float32 subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN
-to 0.
+format's canonical NaN, but for f64: there the first NaN operand's sign and payload go on, quiet, and an invalid
+operation gives 0xFFF8000000000000 (golden vectors f64_sums and f64_fma; which of several NaN goes on is not certain:
+f64_nan). `ftz` takes the format's subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN to 0.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
 from tilewright.emulator.numerics import (
     NAN32,
     NAN64,
+    QUIET64,
     Array,
     canonical,
     decode,
@@ -88,22 +92,34 @@ def _finish(
     fmt: str, exact: Callable[..., Array], operands: tuple[Array, ...], mode: str, ftz: bool, sat: bool, relu: bool
 ) -> Array:
     """The operation on float64 copies, rounded to odd, then once to the format."""
-    inputs = [flush(np.asarray(o)) if ftz else np.asarray(o) for o in operands]
+    inputs = [flush(np.asarray(o), fmt) if ftz else np.asarray(o) for o in operands]
     with np.errstate(all="ignore"):
         if mode == "rn" and exact in _NATIVE and fmt in ("f32", "f64"):
             result = np.asarray(_NATIVE[exact](*inputs))
             result = flush(result) if ftz else result
         elif fmt == "f64":
-            result = exact(*inputs, mode, False)
+            result = np.asarray(exact(*inputs, mode, False))
         else:
             wide = _wide_fma(*inputs) if fmt == "f32" and mode == "rn" and exact is _exact_fma else None
             if wide is None:
                 wide = exact(*(i.astype(np.float64) for i in inputs), mode, True)
             result = decode(fmt, encode(fmt, wide, mode, relu=relu, ftz=ftz))
-    result = canonical(fmt, result)
+            result = flush(result, fmt) if ftz else result
+    result = _with_nan_operands(result, inputs) if fmt == "f64" else canonical(fmt, result)
     if sat:
         result = np.where(result > 0, np.minimum(result, 1), result.dtype.type(0))
     return result
+
+
+def _with_nan_operands(result: Array, operands: list[Array]) -> Array:
+    """The f64 result with every NaN as the H200 writes it."""
+    nan = np.isnan(result)
+    if not nan.any():
+        return result
+    bits = np.full(result.shape, NAN64).view(np.uint64)
+    for operand in reversed(operands):
+        bits = np.where(np.isnan(operand), operand.view(np.uint64) | QUIET64, bits)
+    return np.where(nan, bits, result.view(np.uint64)).view(np.float64)
 
 
 def _wide_fma(a: Array, b: Array, c: Array) -> Array | None:
@@ -127,7 +143,9 @@ def _exact_product(a: Array, b: Array, mode: str, odd: bool) -> Array:
     if odd or mode == "rn":
         return a * b  # of two 24-bit numbers: exact in 53 bits
     high, low = _two_product(a, b)
-    return np.where(np.isfinite(high), directed_sum64(high, low, mode), high)
+    plain = ~np.isfinite(a) | ~np.isfinite(b) | (a == 0) | (b == 0)
+    rounded = np.where(plain, a * b, directed_sum64(high, low, mode))
+    return _mended(rounded, ~plain & ~_tame(a, b), mode, a, b)
 
 
 def _exact_fma(a: Array, b: Array, c: Array, mode: str, odd: bool) -> Array:
@@ -137,8 +155,42 @@ def _exact_fma(a: Array, b: Array, c: Array, mode: str, odd: bool) -> Array:
     sum_low, error_low = two_sum(c, low)
     sum_high, error_high = two_sum(high, sum_low)
     rounded = directed_sum64(sum_high, odd_sum(error_high, error_low), mode)
-    plain = a * b + c
-    return np.where(np.isfinite(plain) & np.isfinite(rounded), rounded, plain)
+    finite = np.isfinite(a) & np.isfinite(b) & np.isfinite(c)
+    no_product = (a == 0) | (b == 0)
+    rounded = np.where(no_product, directed_sum64(a * b, c, mode), rounded)
+    wild = finite & ~no_product & (~_tame(a, b) | (np.abs(c) > 2.0**900) | (rounded == 0))
+    return _mended(np.where(finite, rounded, a * b + c), wild, mode, a, b, c)
+
+
+def _tame(a: Array, b: Array) -> Array:
+    """Whether the halves of the factors and the product's error are far from overflow and from subnormals."""
+    low, high = 2.0**-400, 2.0**400
+    size_a, size_b = np.abs(a), np.abs(b)
+    return np.asarray((size_a > low) & (size_a < high) & (size_b > low) & (size_b < high))
+
+
+def _mended(rounded: Array, wild: Array, mode: str, *operands: Array) -> Array:
+    """a x b or a x b + c by rational arithmetic where `wild`. Finite operands there; neither a nor b is zero."""
+    if not wild.any():
+        return rounded
+    columns = [np.broadcast_to(o, rounded.shape)[wild].tolist() for o in operands]
+    result = rounded.copy()
+    result[wild] = [_by_fractions(mode, *row) for row in zip(*columns, strict=True)]
+    return result
+
+
+def _by_fractions(mode: str, a: float, b: float, c: float = 0.0) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    if exact == 0:
+        return -0.0 if mode == "rm" else 0.0  # opposite terms. Source: IEEE 754, 6.3
+    try:
+        nearest = float(exact)  # one rounding: the quotient of two integers
+    except OverflowError:
+        nearest = math.inf if exact > 0 else -math.inf
+    goal = {"rn": nearest, "rz": 0.0, "rm": -math.inf, "rp": math.inf}[mode]
+    if (nearest > exact and goal < nearest) or (nearest < exact and goal > nearest):
+        nearest = math.nextafter(nearest, goal)
+    return abs(nearest) if exact > 0 else -abs(nearest)
 
 
 def _exact_quotient(a: Array, b: Array, mode: str, odd: bool) -> Array:
@@ -196,7 +248,7 @@ def maximum(fmt: str, a: Array, b: Array, *, ftz: bool = False, nan: bool = Fals
 
 def _extreme(fmt: str, a: Array, b: Array, ftz: bool, nan: bool, xorsign_abs: bool, side: int) -> Array:
     if ftz:
-        a, b = flush(np.asarray(a)), flush(np.asarray(b))
+        a, b = flush(np.asarray(a), fmt), flush(np.asarray(b), fmt)
     sign = np.signbit(a) ^ np.signbit(b)
     if xorsign_abs:
         a, b = np.abs(a), np.abs(b)
@@ -209,6 +261,18 @@ def _extreme(fmt: str, a: Array, b: Array, ftz: bool, nan: bool, xorsign_abs: bo
     if xorsign_abs:
         result = np.where(np.isnan(result), result, np.where(sign, -result, result))
     return canonical(fmt, result)
+
+
+def absolute(fmt: str, a: Array, *, ftz: bool = False) -> Array:
+    """Without its sign. NaN becomes the canonical one, but for f64. Source: golden vectors f32_compare, *_arithmetic."""
+    a = flush(np.asarray(a), fmt) if ftz else np.asarray(a)
+    return np.abs(a) if fmt == "f64" else canonical(fmt, np.abs(a))
+
+
+def negative(fmt: str, a: Array, *, ftz: bool = False) -> Array:
+    """With the other sign. NaN as in absolute."""
+    a = flush(np.asarray(a), fmt) if ftz else np.asarray(a)
+    return np.negative(a) if fmt == "f64" else canonical(fmt, np.negative(a))
 
 
 # -- approximations: float64 rounded once ------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ from tilewright.emulator import arithmetic, numerics
 
 Array = NDArray[Any]
 
-_BITWISE: dict[str, Callable[[Array, Array], Array]] = {
+_BITWISE: dict[str, Callable[..., Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
-_INTEGER: dict[str, Callable[[Array, Array], Array]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
+_INTEGER: dict[str, Callable[..., Any]] = {"add": np.add, "min": np.minimum, "max": np.maximum}
+
+
+_FLOAT: dict[str, Any] = {"add": arithmetic.add, "min": arithmetic.minimum, "max": arithmetic.maximum}
 
 
 def element_bytes(element: str) -> int:
@@ -33,16 +36,16 @@ def reduce_values(op: str, element: str, old: Array, new: Array) -> Array:
     if op == "exch":
         return new
     if op in _BITWISE:
-        return _BITWISE[op](old, new)
+        return np.asarray(_BITWISE[op](old, new))
     if op == "inc":
-        return np.where(old >= new, old.dtype.type(0), old + old.dtype.type(1))
+        return np.asarray(np.where(old >= new, old.dtype.type(0), old + old.dtype.type(1)))
     if op == "dec":
         return np.where((old == 0) | (old > new), new, old - old.dtype.type(1))
     fmt = element.removesuffix("x2")
     if not numerics.is_float(fmt):
         kind = f"i{old.dtype.itemsize}" if element.startswith("s") else old.dtype
-        return _INTEGER[op](old.view(kind), new.view(kind)).view(old.dtype)
-    floats = {"add": arithmetic.add, "min": arithmetic.minimum, "max": arithmetic.maximum}[op]
+        return np.asarray(_INTEGER[op](old.view(kind), new.view(kind)).view(old.dtype))
+    floats: Callable[..., Array] = _FLOAT[op]
     if element.endswith("x2"):
         pairs = numerics.unpack(fmt, old), numerics.unpack(fmt, new)
         return np.asarray(numerics.pack_bits(numerics.encode(fmt, floats(fmt, *pairs))))

@@ -312,37 +312,35 @@ def sparse_columns(metadata: NDArray[np.uint32], selector: int, k: int, bits: in
 
     `metadata` is (32,), one word a lane; k counts the dense columns. 8 and 16 bits: of each four columns two are
     stored, and a nibble names them, the lower first. tf32: of each two columns one is stored; a nibble 0b0100 or
-    0b1110 names the first or the second.
-    Not certain: the ISA shows which bit belongs to which row only in figures. 16-bit k32 here: within each four lanes
-    the selector names a pair; its first lane holds columns 0-15 and its second 16-31, row g in the low 16 bits and row
-    g + 8 in the high 16. k16: one lane, the same halves. 8-bit k64: all four lanes, lanes 0 and 1 row g, lanes 2 and 3
-    row g + 8, 32 columns each. Golden vectors mma_sp_*.
+    0b1110 names the first or the second. The words of four lanes give rows g and g + 8:
+
+    16 bits and tf32: half a word a row, row g in the low half. The selector names one lane, or where a row has more
+    than four chunks a pair of lanes, of which the first has the first half of the columns.
+    8 bits: a word a row, 32 columns; the first lane of a pair has row g, the second row g + 8. k32: the selector names
+    the pair. k64: the first pair has columns 0-31, the second 32-63.
+
+    Source: the ISA shows this in figures only; golden vectors mma_sp_* and wgmma_sp_*, all of which agree.
     """
-    words = np.asarray(metadata, np.uint64).reshape(8, 4)
+    words = np.asarray(metadata, np.uint32).reshape(8, 4)
     chunk = 2 if bits == 32 else 4
-    chunks_each = k // chunk  # nibbles a row
-    columns = np.empty((16, k // 2), np.intp)
-    for row in range(16):
-        nibbles = _row_nibbles(words[row % 8], row // 8, selector, k, bits)
-        for index in range(chunks_each):
-            nibble = nibbles >> (4 * index) & 0xF
-            if bits == 32:
-                columns[row, index] = 2 * index + (nibble & 3) // 2
-            else:
-                columns[row, 2 * index] = 4 * index + (nibble & 3)
-                columns[row, 2 * index + 1] = 4 * index + (nibble >> 2)
-    return columns
+    row = np.arange(16)
+    pieces = np.stack([words[row % 8, lane] >> shift & 0xFFFF for lane, shift in _row_pieces(row, selector, k, bits)])
+    nibbles = (pieces.T[:, :, None] >> (4 * np.arange(4, dtype=np.uint32)) & 0xF).reshape(16, k // chunk)
+    first = chunk * np.arange(k // chunk)
+    if bits == 32:
+        return np.asarray(first + (nibbles & 3) // 2, np.intp)
+    return np.stack([first + (nibbles & 3), first + (nibbles >> 2)], axis=2).reshape(16, k // 2).astype(np.intp)
 
 
-def _row_nibbles(quad: NDArray[np.uint64], upper: int, selector: int, k: int, bits: int) -> int:
-    """The nibbles of one row as one number, the lowest chunk lowest; `quad` is the metadata of four lanes."""
-    if bits == 8 and k == 64:
-        return int(quad[2 * upper]) | int(quad[2 * upper + 1]) << 32
-    nibble_bits = 4 * (k // 2 if bits == 32 else k // 4)
-    lanes = nibble_bits // 16  # each gives 16 bits to each of two rows
-    first = selector * lanes
-    parts = [int(quad[first + i]) >> (16 * upper) & 0xFFFF for i in range(lanes)]
-    return sum(part << (16 * i) for i, part in enumerate(parts))
+def _row_pieces(row: Index, selector: int, k: int, bits: int) -> list[tuple[Index, NDArray[np.uint32]]]:
+    """(lane of four, shift) of each 16 bits of metadata of every row, the lowest columns first."""
+    upper = row // 8
+    if bits == 8:
+        pairs = (0, 2) if k == 64 else (2 * selector,)
+        return [(pair + upper, np.full(16, shift, np.uint32)) for pair in pairs for shift in (0, 16)]
+    num_lanes = k // (8 if bits == 32 else 16)
+    lanes = range(selector * num_lanes, (selector + 1) * num_lanes)
+    return [(np.full(16, lane, np.intp), (16 * upper).astype(np.uint32)) for lane in lanes]
 
 
 def wgmma_sparse_columns(metadata: NDArray[np.uint32], selector: int, k: int, bits: int) -> Index:

@@ -70,7 +70,7 @@ def divide(a: Array, b: Array) -> Array:
     safe = np.where(zero, b.dtype.type(1), b)
     quotient = a // safe
     inexact = (quotient * safe != a) & ((a < 0) != (safe < 0))
-    return np.where(zero, a.dtype.type(-1), quotient + inexact.astype(a.dtype))
+    return np.asarray(np.where(zero, a.dtype.type(-1), quotient + inexact.astype(a.dtype)))
 
 
 def remainder(a: Array, b: Array) -> Array:
@@ -90,13 +90,14 @@ def dot4(a: Array, b: Array, c: Array) -> Array:
         np.ascontiguousarray(np.broadcast_to(v, n)).view(f"{v.dtype.kind}1").reshape(-1, 4).astype(np.int64)
         for v in (a, b)
     ]
-    return (c + (parts[0] * parts[1]).sum(axis=1)).astype(np.int32)
+    return np.asarray((c + (parts[0] * parts[1]).sum(axis=1)).astype(np.int32))
 
 
 def shift_left(a: Array, amount: Array) -> Array:
     """a << amount, 0 past the width."""
     bits = a.dtype.itemsize * 8
-    return np.where(amount >= bits, a.dtype.type(0), a << (amount & np.uint32(bits - 1)).astype(a.dtype))
+    shifted = a << (amount & np.uint32(bits - 1)).astype(a.dtype)
+    return np.asarray(np.where(amount >= bits, a.dtype.type(0), shifted))
 
 
 def shift_right(a: Array, amount: Array) -> Array:
@@ -130,7 +131,7 @@ def extract_field(a: Array, position: Array, length: Array) -> Array:
     unsigned = a.view(f"u{a.dtype.itemsize}")
     taken = np.minimum(length, np.maximum(bits - position.astype(np.int64), 0).astype(np.uint32))
     mask = shift_left(np.ones_like(unsigned), taken) - unsigned.dtype.type(1)
-    value = shift_right(unsigned, position) & mask
+    value: Array = np.asarray(shift_right(unsigned, position) & mask)
     if a.dtype.kind == "u":
         return value
     last = np.minimum(position.astype(np.int64) + length - 1, bits - 1).astype(np.uint32)
@@ -179,7 +180,10 @@ def _leading(a: Array) -> Array:
 
 
 def find_leading_bit(a: Array, as_shift: bool) -> Array:
-    """The index of the highest bit that is not a copy of the sign; all ones when there is none. Source: PTX ISA, bfind."""
+    """The index of the highest bit that is not a copy of the sign; all ones when there is none.
+
+    Source: PTX ISA, bfind.
+    """
     unsigned = a.view(f"u{a.dtype.itemsize}")
     if a.dtype.kind == "i":
         unsigned = np.where(a < 0, ~unsigned, unsigned)

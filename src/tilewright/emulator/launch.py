@@ -23,7 +23,10 @@ WARPGROUP = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """One launch. Units: CTAs, threads, CTAs a cluster; bytes of dynamic shared memory; registers a thread at launch."""
+    """One launch.
+
+    Units: CTAs, threads, CTAs a cluster; bytes of dynamic shared memory; registers a thread at launch.
+    """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]

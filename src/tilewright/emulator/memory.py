@@ -124,7 +124,7 @@ class GlobalMemory:
         return result.view(f"u{size}")[:, 0] if size <= 8 else result
 
     def store(self, addresses: Array, size: int, values: Array) -> int | None:
-        """Writes elements (n,) or rows (n, size); the position of the first address that may not be written, or None."""
+        """Writes elements (n,) or rows (n, size). Returns the position of the first address that may not be written."""
         low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses)) + size
         buffer = self.find(low, high)
         if buffer is not None and buffer.writable and (elements := buffer.elements(size)) is not None:

@@ -30,8 +30,9 @@ class Format:
     """One floating format.
 
     Units: bits; `precision` counts the hidden bit; `min_exponent` is that of the smallest normal number. `nan` is the
-    pattern that conversions and arithmetic write. Source: PTX ISA, alternate floating-point data formats, and the
-    result columns of cvt.
+    pattern that conversions and arithmetic write; f64: the one of an invalid operation, for there a NaN operand keeps
+    its payload. Source: PTX ISA, alternate floating-point data formats, and the result columns of cvt; f64 and tf32:
+    golden vectors f64_sums, cvt_narrow.
     """
 
     name: str
@@ -49,9 +50,9 @@ class Format:
 FORMATS: dict[str, Format] = {
     f.name: f
     for f in (
-        Format("f64", 64, 53, -1022, float(np.finfo(np.float64).max), 0x7FFF_FFFF_FFFF_FFFF),
+        Format("f64", 64, 53, -1022, float(np.finfo(np.float64).max), 0xFFF8_0000_0000_0000),
         Format("f32", 32, 24, -126, float(np.finfo(np.float32).max), 0x7FFF_FFFF),
-        Format("tf32", 32, 11, -126, (2 - 2.0**-10) * 2.0**127, 0x7FFF_FFFF),
+        Format("tf32", 32, 11, -126, (2 - 2.0**-10) * 2.0**127, 0x7FFF_E000),
         Format("bf16", 16, 8, -126, (2 - 2.0**-7) * 2.0**127, 0x7FFF),
         Format("f16", 16, 11, -14, 65504.0, 0x7FFF),
         Format("e5m2", 8, 3, -14, 57344.0, 0x7F),
@@ -63,6 +64,8 @@ INTEGERS: dict[str, np.dtype[Any]] = {
 }
 
 TF32_DROPPED_BITS = 13  # the tensor core ignores them. Source: PTX ISA, tf32
+TF32_KEPT = np.uint32(0xFFFF_FFFF << TF32_DROPPED_BITS & 0xFFFF_FFFF)
+QUIET64 = np.uint64(1 << 51)  # set in every f64 NaN that an instruction writes
 
 NAN32 = np.array(FORMATS["f32"].nan, np.uint32).view(np.float32)[()]
 NAN64 = np.array(FORMATS["f64"].nan, np.uint64).view(np.float64)[()]
@@ -106,7 +109,7 @@ def decode(fmt: str, bits: Array) -> Array:
     if fmt == "f16":
         return np.asarray(bits).view(np.float16).astype(np.float32)
     if fmt == "tf32":
-        return (np.asarray(bits) & np.uint32(0xFFFF_FFFF << TF32_DROPPED_BITS & 0xFFFF_FFFF)).view(np.float32)
+        return (np.asarray(bits) & TF32_KEPT).view(np.float32)
     narrow = ml_dtypes.float8_e4m3fn if fmt == "e4m3" else ml_dtypes.float8_e5m2
     return np.asarray(np.asarray(bits).view(narrow).astype(np.float32))
 
@@ -115,7 +118,8 @@ def encode(
     fmt: str, values: Array, mode: str = "rn", *, satfinite: bool = False, relu: bool = False, ftz: bool = False
 ) -> Array:
     """The bits of these values after one rounding. e4m3 has no infinity: what is too large becomes NaN or, with
-    satfinite, 448.
+    satfinite, 448. NaN becomes the format's own; but f64 keeps it, and tf32 by rna keeps what is left of it without
+    the low 13 bits (golden vector cvt_narrow).
 
     `mode`: rn (nearest even), rz (to zero), rm (down), rp (up), rna (nearest, ties away from zero). `ftz` takes
     float32 subnormals as zeros of their sign, and makes an f32 result so. `relu` turns what is negative into +0.
@@ -135,8 +139,16 @@ def encode(
         sign = form.storage.type(1 << (form.bits - 1))
         bits = np.where((bits & sign) != 0, form.storage.type(0), bits)
     if nan.any():
-        bits = np.where(nan, form.storage.type(form.nan), bits)
+        bits = np.where(nan, _nan_bits(form, values, mode), bits)
     return bits
+
+
+def _nan_bits(form: Format, values: Array, mode: str) -> Array:
+    if form.name == "f64":
+        return values.astype(np.float64).view(np.uint64) | QUIET64
+    if form.name == "tf32" and mode == "rna" and values.dtype == np.float32:
+        return values.view(np.uint32) & TF32_KEPT
+    return np.asarray(form.nan, form.storage)
 
 
 def _encode_nearest(form: Format, values: Array) -> Array:
@@ -198,10 +210,13 @@ def _store(form: Format, exact: Array) -> Array:
         return exact.astype(np.float32).astype(narrow).view(np.uint8)
 
 
-def flush(values: Array) -> Array:
-    """Float32 subnormals as zeros of their sign (.ftz); other types as they are."""
+def flush(values: Array, fmt: str = "f32") -> Array:
+    """The format's subnormals as zeros of their sign (.ftz). float64 values, and so f64, stay as they are."""
     if values.dtype != np.float32:
         return values
+    if fmt == "f16":
+        tiny = np.abs(values) < np.float32(2.0 ** FORMATS["f16"].min_exponent)
+        return np.where(tiny, np.copysign(np.float32(0), values), values)
     bits = values.view(np.uint32)
     return np.where(bits & np.uint32(0x7F80_0000), bits, bits & np.uint32(0x8000_0000)).view(np.float32)
 
@@ -286,7 +301,48 @@ def cvt(
         return values
     if dst == "f32" and src == "bf16":
         return values  # a shift: NaN keeps its payload
-    return decode(dst, encode(dst, values, mode or "rn", satfinite=satfinite, relu=relu, ftz=ftz))
+    bits = encode(dst, values, mode or "rn", satfinite=satfinite, relu=relu, ftz=ftz)
+    if "f64" in (dst, src):
+        bits = _moved_nan(dst, values, bits)
+    return decode(dst, bits)
+
+
+def cvt_bits(
+    dst: str,
+    src: str,
+    values: Array,
+    mode: str = "",
+    *,
+    sat: bool = False,
+    satfinite: bool = False,
+    relu: bool = False,
+    ftz: bool = False,
+) -> Array:
+    """As cvt, to a floating format, but its bits: what is left of an f64 NaN in f16 or bf16 is no canonical one."""
+    result = cvt(dst, src, values, mode, sat=sat, satfinite=satfinite, relu=relu, ftz=ftz)
+    bits = encode(dst, result)
+    return _moved_nan(dst, np.asarray(values), bits) if src == "f64" and not sat else bits
+
+
+def _moved_nan(dst: str, values: Array, bits: Array) -> Array:
+    """`bits`, but NaN with the sign and the top of the payload of `values`, quiet, where one side is f64.
+
+    Source: golden vector cvt_f64; that the sign and the payload's top are kept is not certain: cvt_nan.
+    """
+    nan = np.isnan(values)
+    if not nan.any():
+        return bits
+    form, wide = FORMATS[dst], np.dtype(np.uint64)
+    if values.dtype == np.float64:
+        source, exponent = values.view(np.uint64), FORMATS["f64"]
+    else:
+        source, exponent = values.view(np.uint32).astype(wide), FORMATS["f32"]
+    mantissa, given = form.precision - 1, exponent.precision - 1
+    payload = source & wide.type((1 << given) - 1)
+    payload = payload >> wide.type(max(given - mantissa, 0)) << wide.type(max(mantissa - given, 0))
+    sign = source >> wide.type(exponent.bits - 1) << wide.type(form.bits - 1)
+    top = ((1 << (form.bits - 1 - mantissa)) - 1) << mantissa | 1 << (mantissa - 1)  # every exponent bit, and quiet
+    return np.where(nan, (sign | payload | wide.type(top)).astype(form.storage), bits)
 
 
 def _integer_to_integer(dst: str, values: Array, sat: bool) -> Array:
@@ -331,12 +387,12 @@ def to_integer(dst: str, src: str, values: Array, mode: str) -> Array:
 
 
 def canonical(fmt: str, values: Array) -> Array:
-    """The values with every NaN as the format's own."""
+    """The values with every NaN as the format's own; f64: as it is, but quiet."""
     nan = np.isnan(values)
     if not nan.any():
         return values
     if fmt == "f64":
-        return np.where(nan, NAN64, values)
+        return np.where(nan, values.view(np.uint64) | QUIET64, values.view(np.uint64)).view(np.float64)
     return np.where(nan, decode(fmt, np.asarray(FORMATS[fmt].nan, FORMATS[fmt].storage)), values)
 
 
@@ -374,6 +430,8 @@ def directed_sum64(a: Array, b: Array, mode: str) -> Array:
     s, error = two_sum(a, b)
     if mode == "rn":
         return s
+    over = np.isinf(s) & np.isfinite(a) & np.isfinite(b) & _stops_at_max(mode, s)
+    s = np.where(over, np.copysign(FORMATS["f64"].max_finite, s), s)
     lost = np.isfinite(s) & np.isfinite(error) & (error != 0)
     below, above = np.nextafter(s, -np.inf), np.nextafter(s, np.inf)
     floor = np.where(lost & (error < 0), below, s)

@@ -1,4 +1,4 @@
-"""PTX text -> instructions with resolved registers, labels and source lines. Knows the grammar, no instruction's meaning.
+"""PTX text -> instructions with resolved registers, labels and source lines. Knows grammar, no instruction's meaning.
 
 Scopes nest, each with its own registers and labels (inline asm repeats label names). Lines of -lineinfo are kept for
 each instruction, from the innermost call outwards.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 
 from tilewright.emulator.events import Site
 from tilewright.emulator.syntax import (
@@ -26,29 +25,14 @@ from tilewright.emulator.syntax import (
     Variable,
     Vec,
 )
+from tilewright.emulator.tokens import tokens_of
 from tilewright.errors import EmulationError
-
-_TOKEN = re.compile(
-    r"""(?P<skip>[ \t\r]+|//[^\n]*|/\*.*?\*/)|(?P<newline>\n)
-    |(?P<string>"[^"\n]*")
-    |(?P<number>0[fF][0-9a-fA-F]{8}\b|0[dD][0-9a-fA-F]{16}\b|0[xX][0-9a-fA-F]+U?|\d+\.\d*(?:[eE][-+]?\d+)?|\d+U?)
-    |(?P<word>[%$_.A-Za-z](?:[\w$.%]|::)*)
-    |(?P<sign>[-+{}\[\](),;:@!|<>=~])""",
-    re.VERBOSE | re.DOTALL,
-)
 
 _LINE_DIRECTIVES = {".version", ".target", ".address_size", ".loc", ".file", ".maxntid", ".minnctapersm", ".reqntid",
                     ".maxnreg", ".explicitcluster", ".reqnctapercluster", ".maxclusterrank", ".noreturn", ".pragma",
                     ".maxnctapersm"}  # fmt: skip
 _SPACES = {".shared", ".global", ".const", ".local"}
 _VARIABLE_PREFIXES = {".extern", ".visible", ".weak", ".common"}
-
-
-@dataclass(frozen=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
 
 
 def parse(text: str) -> Program:
@@ -59,25 +43,10 @@ def parse(text: str) -> Program:
     return _Parser(text).module()
 
 
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    line, position = 1, 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise EmulationError(f"unexpected character {text[position]!r}", rule="syntax", line=line)
-        kind, value = str(match.lastgroup), match.group()
-        if kind not in ("skip", "newline"):
-            found.append(_Token(kind, value, line))
-        line += value.count("\n")
-        position = match.end()
-    return found
-
-
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text_lines = text.split("\n")
-        self.tokens = _tokens(text)
+        self.tokens = tokens_of(text)
         self.at = 0
         self.program = Program({}, [], "", "")
         self.entry: Entry | None = None
@@ -192,7 +161,7 @@ class _Parser:
             self.entry.max_threads = total
 
     def location(self, rest: list[str]) -> None:
-        """.loc file line column [, function_name label, inlined_at file line column]: the chain of lines from here on."""
+        """.loc file line column [, function_name label, inlined_at file line column]."""
         place = (int(rest[0]), int(rest[1]))
         if "inlined_at" in rest:
             at = rest.index("inlined_at")

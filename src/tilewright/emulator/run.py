@@ -48,8 +48,8 @@ class Grid:
 class Report:
     """What a run found and counted.
 
-    `instructions`: warp instructions by opcode. `traffic`: bytes by what was done. `banks`: by instruction, (wavefronts,
-    the fewest possible), where they were asked for.
+    `instructions`: warp instructions by opcode. `traffic`: bytes by what was done. `banks`: by instruction, the
+    wavefronts and the fewest possible, where they were asked for.
     """
 
     findings: tuple[Finding, ...]
@@ -90,8 +90,8 @@ def run(
     is faster, "warp" interleaves most. `resident`: clusters at once; by default one after another, unless the kernel
     may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely on its alignment.
 
-    Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a rule
-    that the kernel broke.
+    Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a
+    rule that the kernel broke.
     """
     kernel = kernel_of(ptx, entry)
     geometry = _geometry(kernel, launch)

@@ -24,7 +24,7 @@ class Reg:
 
 @dataclass(frozen=True)
 class Imm:
-    """A literal. `value` is an int, or a float for a literal with a point; `bits` is set for 0f... and 0d... literals."""
+    """A literal. `value` is an int, or a float where there is a point; `bits` is set for 0f... and 0d... literals."""
 
     value: int | float
     bits: int = 0

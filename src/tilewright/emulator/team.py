@@ -18,7 +18,7 @@ from tilewright.emulator.blocks import Block, item_registers
 from tilewright.emulator.events import Site, error_facts
 from tilewright.emulator.isa import sync
 from tilewright.emulator.launch import WARP, WARPGROUP, Cta, special_register
-from tilewright.emulator.values import EXITED, PARKED, InFlight, Partial, UnusableError
+from tilewright.emulator.values import EXITED, PARKED, InFlight, Matrices, Partial, UnusableError
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Team:
         self.wgmma: Any = None
         self.fenced: list[Any] | None = None  # register values at the last wgmma.fence
         self.fenced_ids: set[int] | None = None  # their identities, when first asked for
+        self.matrices = Matrices()
         self.local: NDArray[np.uint8] | None = None
         self.cluster_size = machine.geometry.cluster_size
         self.specials: dict[str, NDArray[Any]] = {}
@@ -225,7 +226,8 @@ class Team:
 
     def _join_reason(self, block: Block) -> Callable[[], str]:
         return lambda: (
-            f"waits for the other threads of its {block.aligned or 'warp'}, which went another way, at {block.site.opcode}"
+            f"waits for the other threads of its {block.aligned or 'warp'}, which went another way, "
+            f"at {block.site.opcode}"
         )
 
     def exit(self, fragment: Fragment, site: Site) -> int:
@@ -324,13 +326,13 @@ class Team:
         if size > 1 and int(np.bitwise_or.reduce(addresses)) & (size - 1):
             bad = int(np.argmax((addresses & (size - 1)) != 0))
             raise self.misaligned(site, int(addresses[bad]), size, selection, bad)
-        return result
+        return np.asarray(result)
 
     def _outside(self, site: Site, address: int, size: int, selection: Selection, lane: int) -> EmulationError:
         smem = self.machine.smem
         message = (
-            f"shared address {address:#x} with {size} bytes is outside the {smem.last - smem.first} bytes of shared memory "
-            f"at {smem.first:#x} .. {smem.last - 1:#x}"
+            f"shared address {address:#x} with {size} bytes is outside the {smem.last - smem.first} bytes of shared "
+            f"memory at {smem.first:#x} .. {smem.last - 1:#x}"
         )
         return self.error(site, "out of bounds", message, selection, lane)
 

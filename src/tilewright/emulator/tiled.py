@@ -47,8 +47,7 @@ ELEMENT_BYTES: dict[str, int] = {
 }
 ELEMENTS: tuple[str, ...] = tuple(ELEMENT_BYTES)
 
-# What fills the outside when NaN is asked for, by element size. Not certain: golden vector tma_load_fill_nan.
-FILL_NAN: dict[int, int] = {2: 0x7FFF, 4: 0x7FFF_FFFF, 8: 0x7FFF_FFFF_FFFF_FFFF}
+FILL_NAN = 0x7FF7  # each 16 bits outside, when NaN is asked for: a NaN of every type. Source: tma_load_fill_nan_*
 
 _MAGIC = b"tilewTMA"
 _LAYOUT = struct.Struct("<8sQ4B5Q4Q5H")
@@ -56,6 +55,14 @@ _LAYOUT = struct.Struct("<8sQ4B5Q4Q5H")
 
 class InnerCoordinateError(ValueError):
     """A box that starts inside a 16-byte chunk: the hardware raises an illegal instruction (measured, H200)."""
+
+
+class StoreCoordinateError(ValueError):
+    """A store or reduction of a box that starts before the tensor.
+
+    A load may. Source: CUDA C++ programming guide, tensor memory access, on negative indices; the hardware raises an
+    illegal instruction: golden vectors tma_store_before*.
+    """
 
 
 class SharedAddressError(ValueError):
@@ -94,6 +101,19 @@ class TiledMap:
     def box_bytes(self) -> int:
         """Bytes of the box, those outside the tensor too: what complete_tx counts."""
         return math.prod(self.box) * self.element_bytes
+
+    @property
+    def shared_pitch_bytes(self) -> int:
+        """Bytes from row to row in shared memory: a row narrower than the swizzle takes all of its width.
+
+        Source: golden vectors tma_load_narrow_*, tma_store_narrow_*.
+        """
+        return self.swizzle_bytes or self.row_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory from the first row of the box to the end of the last."""
+        return math.prod(self.box[1:]) * self.shared_pitch_bytes
 
     def violations(self) -> tuple[str, ...]:
         """Every rule of cuTensorMapEncodeTiled that this map breaks, in words with numbers."""
@@ -225,11 +245,16 @@ class Box:
         return rows + self.inner_first, length
 
 
-def box(tensor_map: TiledMap, coordinates: tuple[int, ...], shared_address: int) -> Box:
+def box(tensor_map: TiledMap, coordinates: tuple[int, ...], shared_address: int, *, stores: bool = False) -> Box:
     """The map's box at `coordinates` (innermost first, signed, in elements), in shared memory at `shared_address`.
+    `stores`: for a store or a reduction.
 
-    Raises: InnerCoordinateError, SharedAddressError.
+    Raises: InnerCoordinateError, StoreCoordinateError, SharedAddressError.
     """
+    if stores and min(coordinates) < 0:
+        raise StoreCoordinateError(
+            f"the box starts at {coordinates}, and one that is stored must not start before 0; a load may"
+        )
     x_bytes = coordinates[0] * tensor_map.element_bytes
     if x_bytes % CHUNK_BYTES:
         raise InnerCoordinateError(
@@ -261,12 +286,10 @@ def box(tensor_map: TiledMap, coordinates: tuple[int, ...], shared_address: int)
 
 @functools.lru_cache(maxsize=4096)
 def shared_chunks(num_rows: int, row_bytes: int, swizzle_bytes: int, shared_address: int) -> Offsets:
-    """The absolute shared address of each 16-byte chunk of dense rows under the swizzle, (num_rows, row_bytes / 16).
-
-    Not certain where the row is narrower than the swizzle: golden vector tma_load_narrow.
-    """
-    linear = shared_address + np.arange(num_rows * row_bytes // CHUNK_BYTES, dtype=np.int64) * CHUNK_BYTES
-    chunks = np.asarray(swizzled(linear, swizzle_bytes).reshape(num_rows, -1))
+    """The absolute shared address of each 16-byte chunk of each row under the swizzle, (num_rows, row_bytes / 16)."""
+    starts = shared_address + np.arange(num_rows, dtype=np.int64) * (swizzle_bytes or row_bytes)
+    linear = starts[:, None] + np.arange(0, row_bytes, CHUNK_BYTES)
+    chunks = np.asarray(swizzled(linear, swizzle_bytes))
     chunks.flags.writeable = False
     return chunks
 
@@ -287,15 +310,30 @@ def load(tensor_map: TiledMap, where: Box, source: Bytes, source_address: int) -
         rows = _chunks(source, starts, first, last)
     else:
         rows = source[starts[:, None] + np.arange(first, last)]
-    result[where.row_inside, first:last] = rows
+    result[where.row_inside, first:last] = _converted(tensor_map.element, np.ascontiguousarray(rows))
     return result
 
 
 def _fill(tensor_map: TiledMap, row_bytes: int) -> Bytes:
-    if not tensor_map.fill_nan:
-        return np.zeros(row_bytes, np.uint8)
-    size = tensor_map.element_bytes
-    return np.full(row_bytes // size, FILL_NAN[size], f"u{size}").view(np.uint8)
+    return np.full(row_bytes // 2, FILL_NAN if tensor_map.fill_nan else 0, np.uint16).view(np.uint8)
+
+
+def _converted(element: str, rows: Bytes) -> Bytes:
+    """What a load makes of float32 elements on the way: tf32 rounds to nearest even and leaves NaN and infinity
+    alone, ftz flushes subnormals.
+
+    Source: golden vector tma_load_tf32 shows only that 13 bits go. Nearest even: measured on another chip (triton pull
+    request 11751). Not certain: golden vectors tma_load_rounding_*.
+    """
+    if not element.startswith(("f32_", "tf32")):
+        return rows
+    values = rows.view(np.float32)
+    if element.endswith("_ftz"):
+        values = numerics.flush(values)
+    bits = values.view(np.uint32)
+    if element.startswith("tf32"):
+        bits = np.where(np.isnan(values), bits, numerics.encode("tf32", values))
+    return bits.view(np.uint8)
 
 
 def _chunk_view(buffer: Bytes, start: int) -> tuple[NDArray[Any], int]:
@@ -328,10 +366,10 @@ def store(tensor_map: TiledMap, where: Box, rows: Bytes, target: Bytes, target_a
 def reduce(tensor_map: TiledMap, where: Box, rows: Bytes, target: Bytes, target_address: int, op: str) -> None:
     """cp.reduce.async.bulk.tensor: combines the rows (R, row_bytes) into the buffer, element by element.
 
-    `op`: add, min, max, and, or, xor. What is outside the tensor is left alone.
-    Source: PTX ISA, cp.reduce.async.bulk.tensor.
+    `op`: add, min, max, and, or, xor. It clips as a store does, by 16-byte chunks.
+    Source: PTX ISA, cp.reduce.async.bulk.tensor; golden vectors tma_reduce_add_f16, tma_reduce_or_u32.
     """
-    first, last = where.inner_first, where.inner_last
+    first, last = where.inner_first, where.stored_last
     if last <= first or not where.row_inside.any():
         return
     starts = where.rows[where.row_inside] + (tensor_map.address - target_address)

@@ -212,7 +212,7 @@ class Emitter:
         return EmulationError(message, rule=rule, **error_facts(self.instruction.site))
 
     def read(self, operand: Operand, kind: str, *, wide: bool = False) -> str:
-        """The name of the operand's value as an array of the PTX type `kind`; literals have one element unless `wide`."""
+        """The name of the operand's value as an array of the PTX type. Literals have one element unless `wide`."""
         if isinstance(operand, Reg):
             return self._register(operand, kind)
         if isinstance(operand, Not):
@@ -391,6 +391,14 @@ class Emitter:
 
 
 _NAMESPACE: dict[str, Any] = {
-    "np": np, "where": np.where, "blend": blend, "PARKED": PARKED, "TRUE": b"\x01", "FALSE": b"\x00", "bool_": np.dtype("?"),
-    **{f"{k}{b}": np.dtype(f"{k}{b}") for k in "iu" for b in (1, 2, 4, 8)}, "f4": np.dtype("f4"), "f8": np.dtype("f8"),
-}  # fmt: skip
+    "np": np,
+    "where": np.where,
+    "blend": blend,
+    "PARKED": PARKED,
+    "TRUE": b"\x01",
+    "FALSE": b"\x00",
+    "bool_": np.dtype("?"),
+    **{f"{kind}{size}": np.dtype(f"{kind}{size}") for kind in "iu" for size in (1, 2, 4, 8)},
+    "f4": np.dtype("f4"),
+    "f8": np.dtype("f8"),
+}

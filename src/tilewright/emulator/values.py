@@ -62,6 +62,30 @@ class InFlight:
         raise UnusableError
 
 
+class Matrices:
+    """Matrices that registers hold, by the identity of the registers' values: the same fragment is often used again.
+
+    Values are kept as long as their matrix, so an identity stands for one value. Arrays in registers never change.
+    """
+
+    LIMIT = 512
+
+    def __init__(self) -> None:
+        self.held: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+
+    def get(self, key: tuple[Any, ...]) -> Any:
+        """The matrix of (operand, shape, identities), or None."""
+        found = self.held.get(key)
+        return None if found is None else found[1]
+
+    def put(self, operand: str, shape: Any, registers: tuple[Any, ...], matrix: Any) -> Any:
+        """Remembers a matrix and returns it."""
+        if len(self.held) >= self.LIMIT:
+            self.held.clear()
+        self.held[(operand, shape, *map(id, registers))] = (registers, matrix)
+        return matrix
+
+
 def blend(old: Any, selection: Any, new: NDArray[Any], width: int) -> Any:
     """The register after a write of the selected lanes: a new value, since others may hold the old one."""
     if old.__class__ is np.ndarray:

@@ -134,8 +134,8 @@ def multiplied(shape: Any, a: Array, b: Array, c: Array | None, negate: bool) ->
         if c is not None:
             whole += c
         if shape.satfinite:
-            return np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32)
-        return whole.astype(np.int32)
+            whole = np.clip(whole, -(2**31), 2**31 - 1)
+        return np.asarray(whole.astype(np.int32))
     if negate:
         product = -product
     if c is not None:

@@ -1,6 +1,7 @@
 """Compiled units on disk, in content-addressed folders that people and tools can read.
 
     <root>/<key[:2]>/<key>/   kernel.cubin  kernel.ptx  log.txt  unit.cu  include/...  entry.json
+    <root>/compilers.json     a note that saves time, see identity.py
 
 Knows files, checksums and who may write where. Knows nothing of NVRTC, and never how a key is made.
 
@@ -33,6 +34,7 @@ from tilewright.errors import CacheError
 from tilewright.jit.source import SCHEMA, Binary, Resources, Source
 
 CUBIN, PTX, LOG, UNIT, INCLUDE, RECORD = "kernel.cubin", "kernel.ptx", "log.txt", "unit.cu", "include", "entry.json"
+NOTE = "compilers.json"  # beside the entries; what it says, identity.py knows
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
@@ -144,6 +146,33 @@ class Cache:
             if aside is not None:
                 shutil.rmtree(aside, ignore_errors=True)  # gone already when it was published
 
+    def read_note(self) -> bytes | None:
+        """What write_note() left, or None. Nobody checked it: a note is no entry."""
+        if self.root is None or not self._is_trusted(self.root):
+            return None
+        try:
+            return self._read_file(self.root / NOTE)
+        except (OSError, _BadEntryError):
+            return None
+
+    def write_note(self, raw: bytes) -> bool:
+        """True when the note now holds these bytes. Silent where it cannot be written: a store warns of that."""
+        if self.root is None or not self.is_writable:
+            return False
+        aside = self.root / f".aside-{os.getpid()}-{secrets.token_hex(8)}"
+        try:
+            self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            if not self._is_trusted(self.root):
+                return False
+            aside.mkdir(mode=self.folder_mode)
+            self._write_file(aside, NOTE, raw)
+            (aside / NOTE).replace(self.root / NOTE)
+            return True
+        except OSError:
+            return False
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
     def entries(self) -> list[Entry]:
         """Every readable entry, sorted by key; damaged ones are left out."""
         found = []
@@ -170,11 +199,14 @@ class Cache:
         return sum(_size(folder) for folder in self._entry_folders())
 
     def clear(self) -> int:
-        """The number of entries removed; leftovers go too. Touches nothing that does not look like an entry."""
+        """The number of entries removed; the note and leftovers go too. Touches nothing that looks otherwise."""
         folders = list(self._entry_folders())
         for folder in folders:
             self._discard(folder)
         self._remove_leftovers(older_than=0.0)
+        if self.root is not None and self.is_writable:
+            with contextlib.suppress(OSError):
+                (self.root / NOTE).unlink()
         for shard in {folder.parent for folder in folders}:
             with contextlib.suppress(OSError):
                 shard.rmdir()

@@ -68,12 +68,14 @@ def compiler_version() -> str:
     return f"nvrtc {found[2]} {found[1]}"
 
 
-def fingerprint() -> str:
-    """Everything besides the Source that decides about the machine code: the compiler and the options of every unit.
+def known_version() -> str | None:
+    """What compiler_version() has found in this process; None before that."""
+    return compiler_version() if compiler_version.cache_info().currsize else None
 
-    Raises: UnsupportedError: NVRTC is missing or too old.
-    """
-    return f"{compiler_version()} {shared_options()}"
+
+def fingerprint(version: str) -> str:
+    """Everything besides the Source that decides about the machine code: the compiler and the options of every unit."""
+    return f"{version} {shared_options()}"
 
 
 def shared_options() -> str:

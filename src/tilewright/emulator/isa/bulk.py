@@ -1,4 +1,4 @@
-"""Rows of the table for asynchronous copies in bulk: cp.async.bulk, cp.async.bulk.tensor, st.async, and their groups."""
+"""Rows of the table for copies of runs of bytes, for st.async, and for the groups of all bulk copies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _form(pattern: str, emit: Emit, family: str, **flags: Any) -> None:
     FORMS.append(Form(pattern, emit, family, **flags))
 
 
-# -- what every copy asks ------------------------------------------------------------------------------------------
+# -- what every copy asks --------------------------------------------------------------------------------------------
 
 
 def lane_values(values: Array, n: int) -> list[int]:
@@ -56,7 +56,7 @@ def targets_of(team: Team, s: Any, site: Site, mask: int | None, flat: int, lane
     return tuple(cluster.ctas[rank].base for rank in ranks)
 
 
-# -- groups of bulk copies ------------------------------------------------------------------------------------------------
+# -- groups of bulk copies -------------------------------------------------------------------------------------------
 
 _form("cp.async.bulk.commit_group", lambda e, i, m: e.line(e.call(bulk_commit)), "bulk")
 _form("cp.async.bulk.wait_group[<read:.read>]", lambda e, i, m: _bulk_wait(e, i, m), "bulk")
@@ -119,7 +119,7 @@ def bulk_wait(team: Team, s: Any, n: int, site: Site, pending: int, reads_only: 
             machine.observer.wait_group(site, team.cta.index, threads, "bulk", ops, reads_only)
 
 
-# -- runs of bytes ----------------------------------------------------------------------------------------------------------
+# -- runs of bytes ---------------------------------------------------------------------------------------------------
 
 _form(
     f"cp.async.bulk.<to:shared::cluster|shared::cta>.<from:global|shared::cta>.{_MBARRIER}[<multicast:.multicast::cluster>]{_HINT}",

@@ -21,7 +21,7 @@ def _form(pattern: str, emit: Emit, family: str, **flags: Any) -> None:
     FORMS.append(Form(pattern, emit, family, **flags))
 
 
-# -- conversion -----------------------------------------------------------------------------------------------------
+# -- conversion ------------------------------------------------------------------------------------------------------
 
 _CVT = "u8|u16|u32|u64|s8|s16|s32|s64|f16|bf16|f32|f64"
 _form(
@@ -118,7 +118,7 @@ def _cvt_from_fp8(e: Emitter, i: Instruction, m: Modifiers) -> None:
     e.write(i.operands[0], "b32", f"{e.hold(numerics.pack_bits)}({e.hold(numerics.encode)}('f16', {values}{relu}))")
 
 
-# -- arithmetic -----------------------------------------------------------------------------------------------------
+# -- arithmetic ------------------------------------------------------------------------------------------------------
 
 _form(
     "<op:add|sub|mul>[.<round:rn|rz|rm|rp>][<ftz:.ftz>][<sat:.sat>].<type:f32|f64>",
@@ -219,7 +219,8 @@ def _half(e: Emitter, i: Instruction, m: Modifiers, op: str, count: int) -> None
         if pair
         else (lambda v: f"{e.hold(numerics.decode)}({kind!r}, {v})")
     )
-    result = f"{e.hold(functions[op])}({kind!r}, {', '.join(map(decode, values))}{_keywords(m, 'ftz', 'sat', 'relu', 'nan', 'xorsign_abs')})"
+    flags = _keywords(m, "ftz", "sat", "relu", "nan", "xorsign_abs")
+    result = f"{e.hold(functions[op])}({kind!r}, {', '.join(map(decode, values))}{flags})"
     result = f"{e.hold(numerics.encode)}({kind!r}, {result})"
     e.write(i.operands[0], storage, f"{e.hold(numerics.pack_bits)}({result})" if pair else result)
 

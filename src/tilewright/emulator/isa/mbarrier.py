@@ -180,7 +180,10 @@ def mbarrier_arrive(
     scope: str,
     drops: bool,
 ) -> Array:
-    """mbarrier.arrive and arrive_drop, with or without expect_tx: thread after thread. Returns the phase each arrived on."""
+    """mbarrier.arrive and arrive_drop, with or without expect_tx: thread after thread.
+
+    Returns the state of each: the phase it arrived on.
+    """
     machine = team.machine
     flat = team.flat(site, addresses, 8, s)
     threads = team.threads_of(s)
@@ -260,8 +263,8 @@ def mbarrier_wait(
             raise team.error(
                 site,
                 "lapped waiter",
-                f"waited for phase {waited[1]} and was overtaken: {machine.describe_barrier(flat)}; only the current and the "
-                "preceding phase may be asked for",
+                f"waited for phase {waited[1]} and was overtaken: {machine.describe_barrier(flat)}; only the "
+                "current and the preceding phase may be asked for",
             )
     else:
         phase = int(values[0]) >> 20

@@ -42,7 +42,7 @@ def _semantics(m: Modifiers) -> tuple[str, str]:
     return m["sem"] or "weak", m["scope"] or ("gpu" if m["sem"] in ("relaxed", "acquire", "release") else "")
 
 
-# -- emit -------------------------------------------------------------------------------------------------------------
+# -- emit ------------------------------------------------------------------------------------------------------------
 
 
 def _load(e: Emitter, i: Instruction, m: Modifiers) -> None:
@@ -122,7 +122,7 @@ _form(
 )
 
 
-# -- run time: parameters -----------------------------------------------------------------------------------------------
+# -- run time: parameters --------------------------------------------------------------------------------------------
 
 
 def load_parameter(team: Team, n: int, site: Site, name: str, offset: int, kind: str) -> Array:
@@ -153,7 +153,7 @@ def load_parameter_at(team: Team, s: Any, n: int, site: Site, offsets: Array, ki
     return np.ascontiguousarray(rows).view(dtype)[:, 0]
 
 
-# -- run time: shared, global, local, generic ---------------------------------------------------------------------------
+# -- run time: shared, global, local, generic ------------------------------------------------------------------------
 
 
 def report(

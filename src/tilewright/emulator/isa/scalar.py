@@ -28,7 +28,7 @@ def _form(pattern: str, emit: Emit, family: str = "integer", **flags: Any) -> No
     FORMS.append(Form(pattern, emit, family, **flags))
 
 
-# -- integers -------------------------------------------------------------------------------------------------------
+# -- integers --------------------------------------------------------------------------------------------------------
 
 
 def _unsigned(kind: str) -> str:
@@ -151,7 +151,7 @@ def _mad_high(e: Emitter, i: Instruction, m: Modifiers) -> None:
     e.write(i.operands[0], m["type"], f"{e.hold(integers.multiply_high)}({a}, {b}) + {c}")
 
 
-# -- shifts and fields ----------------------------------------------------------------------------------------------
+# -- shifts and fields -----------------------------------------------------------------------------------------------
 
 _form(f"shl.<type:{_BITS}>", lambda e, i, m: _shift(e, i, m["type"], "<<"), "logic")
 _form(f"shr.<type:{_BITS}|{_INT}>", lambda e, i, m: _shift(e, i, m["type"], ">>"), "logic")
@@ -217,7 +217,7 @@ def _permute(e: Emitter, i: Instruction, m: Modifiers) -> None:
     e.write(i.operands[0], "u32", f"{e.hold(integers.permute_bytes)}({a}, {b}, {c}, {m['mode']!r})")
 
 
-# -- comparison and selection -----------------------------------------------------------------------------------------
+# -- comparison and selection ----------------------------------------------------------------------------------------
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
             "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}  # fmt: skip
@@ -296,7 +296,7 @@ def _slct(e: Emitter, i: Instruction, m: Modifiers) -> None:
     e.write(i.operands[0], m["type"], f"where({c} >= 0, {a}, {b})")
 
 
-# -- moves ----------------------------------------------------------------------------------------------------------
+# -- moves -----------------------------------------------------------------------------------------------------------
 
 _form(
     "mov.<type:pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64|f16|bf16|f16x2|bf16x2>",
@@ -386,4 +386,4 @@ def rank_of_address(team: Any, s: Any, n: int, site: Any, address: Array) -> Arr
     """%cluster_ctarank of the CTA that the address belongs to."""
     high = (address >> address.dtype.type(24)).astype(np.uint32) & np.uint32(0xFF)
     own = team.special_register("%cluster_ctarank", site)
-    return np.where(high == 0, own if s is None else own[s], high - np.uint32(1))
+    return np.asarray(np.where(high == 0, own if s is None else own[s], high - np.uint32(1)))

@@ -38,7 +38,7 @@ def _nothing(e: Emitter, i: Instruction, m: Modifiers) -> None:
     return None
 
 
-# -- leaving ----------------------------------------------------------------------------------------------------------
+# -- leaving ---------------------------------------------------------------------------------------------------------
 
 _form("ret[.uni]", lambda e, i, m: _leave(e), "control", ends=True)
 _form("exit", lambda e, i, m: _leave(e), "control", ends=True)
@@ -62,7 +62,7 @@ def trap(team: Team, s: Any, n: int, site: Site) -> int:
     raise team.error(site, "trap", "the kernel ended itself", s, 0)
 
 
-# -- what several families use --------------------------------------------------------------------------------
+# -- what several families use ---------------------------------------------------------------------------------------
 
 
 def shared_address(e: Emitter, operand: Operand) -> str:
@@ -86,7 +86,7 @@ def uniform(values: Array) -> bool:
     return values.tobytes() == first * len(values)
 
 
-# -- named barriers of a CTA --------------------------------------------------------------------------------------------
+# -- named barriers of a CTA -----------------------------------------------------------------------------------------
 
 _form("bar.warp.sync", lambda e, i, m: _bar_warp(e), "barrier", aligned="warp")
 _form("bar[.cta].<op:sync|arrive>", lambda e, i, m: _bar(e, i, m), "barrier", aligned="warp", starts=True, ends=True)
@@ -202,7 +202,8 @@ def _settle_named(machine: Machine, cta: Cta, barrier: NamedBarrier) -> None:
     for fragment in waiters:
         if machine.observer is not None:
             threads = fragment.team.threads_of(fragment.selection)
-            site: Site = fragment.site
+            site = fragment.site
+            assert site is not None  # set where it was parked
             machine.observer.bar_leave(site, cta.index, threads, barrier.number, generation)
         machine.wake(fragment)
 
@@ -216,7 +217,7 @@ def threads_left(machine: Machine, cta: Cta) -> None:
     machine.progress_mark = machine.blocks_run
 
 
-# -- the barrier of a cluster ---------------------------------------------------------------------------------------------
+# -- the barrier of a cluster ----------------------------------------------------------------------------------------
 
 _form(
     "barrier.cluster.arrive[.<sem:release|relaxed>][<aligned:.aligned>]",
@@ -268,8 +269,8 @@ def cluster_wait(team: Team, s: Any, n: int, site: Site, semantics: str, after: 
     parked = team.park(
         after,
         lambda: (
-            f"waits at the cluster barrier: {barrier.arrived} of {sum(c.live_threads for c in cluster.ctas)} threads of "
-            f"{len(cluster.ctas)} CTA(s)"
+            f"waits at the cluster barrier: {barrier.arrived} of {sum(c.live_threads for c in cluster.ctas)} threads "
+            f"of {len(cluster.ctas)} CTA(s)"
         ),
     )
     parked.site, parked.semantics = site, semantics
@@ -293,11 +294,12 @@ def _settle_cluster(machine: Machine, cta: Cta) -> None:
     barrier.arrived = 0
     barrier.generation += 1
     for fragment in waiters:
+        assert fragment.site is not None  # set where it was parked
         _cluster_leave(machine, fragment, fragment.site, fragment.semantics)
         machine.wake(fragment)
 
 
-# -- fences -------------------------------------------------------------------------------------------------------------
+# -- fences ----------------------------------------------------------------------------------------------------------
 
 _form(
     "fence.proxy.async[.<space:shared::cta|shared::cluster|global>]",
@@ -333,7 +335,7 @@ def fence(team: Team, s: Any, n: int, site: Site, kind: str) -> None:
         team.machine.observer.fence(site, team.cta.index, team.threads_of(s), kind)
 
 
-# -- setmaxnreg -----------------------------------------------------------------------------------------------------------
+# -- setmaxnreg ------------------------------------------------------------------------------------------------------
 
 _form(
     "setmaxnreg.<op:inc|dec>.sync.aligned.u32",

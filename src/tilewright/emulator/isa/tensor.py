@@ -38,7 +38,7 @@ def tuple_of(names: list[str]) -> str:
     return f"({', '.join(names)},)"
 
 
-# -- ldmatrix and stmatrix ------------------------------------------------------------------------------------------------
+# -- ldmatrix and stmatrix -------------------------------------------------------------------------------------------
 
 _form(
     "ldmatrix.sync.aligned.m8n8.<num:x1|x2|x4>[<trans:.trans>][.<space:shared::cta|shared>].b16",
@@ -114,7 +114,7 @@ def ldmatrix(team: Team, s: Any, n: int, site: Site, addresses: Array, num: int,
         words = halves[:, :, 0] | (halves[:, :, 1] << np.uint32(16))
     else:
         words = smem.views[4][places // 4]
-    return words.transpose(1, 0, 2).reshape(num, n)
+    return np.asarray(words.transpose(1, 0, 2).reshape(num, n))
 
 
 def stmatrix(
@@ -149,7 +149,7 @@ def movmatrix(team: Team, s: Any, n: int, site: Site, values: Array) -> Array:
     return np.ascontiguousarray(matrices.transpose(0, 2, 1)).reshape(-1).view(np.uint32)
 
 
-# -- mma.sync -----------------------------------------------------------------------------------------------------------
+# -- mma.sync --------------------------------------------------------------------------------------------------------
 
 _form(
     "mma.sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32|f16>.<a:f16>.<b:f16>.<c:f32|f16>",
@@ -283,38 +283,51 @@ def mma(
     rows, columns, k, bits = shape.m, shape.n, shape.k, shape.bits
     stored = k // 2 if shape.sparse else k
     warps = n // WARP
-    a_bits = elements_of(a, bits, n)[:, _inverse(rows, stored, "a", rows, columns, stored, bits)]
-    b_bits = elements_of(b, bits, n)[:, _inverse(k, columns, "b", rows, columns, k, bits)]
-    left, right = decoded(shape.a, a_bits), decoded(shape.b, b_bits)
+    matrices = team.matrices
+    left = matrices.get(("a", shape, *map(id, a)))
+    if left is None:
+        places = _inverse(rows, stored, "a", rows, columns, stored, bits)
+        left = matrices.put("a", shape, a, decoded(shape.a, elements_of(a, bits, n)[:, places]))
+    right = matrices.get(("b", shape, *map(id, b)))
+    if right is None:
+        places = _inverse(k, columns, "b", rows, columns, k, bits)
+        right = matrices.put("b", shape, b, decoded(shape.b, elements_of(b, bits, n)[:, places]))
     if metadata is not None:
-        words = metadata.reshape(warps, WARP)
-        left = np.stack(
-            [
-                fragments.sparse_expand(left[w], fragments.sparse_columns(words[w], selector, k, bits), k)
-                for w in range(warps)
-            ]
-        )
-    c_index = _inverse(rows, columns, "c", rows, columns, k, bits)
-    if c_kind == "f16":
-        addend = elements_of(c, 16, n)[:, c_index].view(np.float16).astype(np.float32)
-    else:
-        stacked = np.stack(c, axis=1).view({"s32": np.int32, "f32": np.float32, "f64": np.float64}[c_kind])
-        addend = stacked.reshape(warps, -1)[:, c_index]
+        lanes = metadata.reshape(warps, WARP)
+        chosen = [fragments.sparse_columns(lanes[w], selector, k, bits) for w in range(warps)]
+        left = np.stack([fragments.sparse_expand(left[w], chosen[w], k) for w in range(warps)])
+    addend = matrices.get(("c", shape, *map(id, c)))
+    if addend is None:
+        places = _inverse(rows, columns, "c", rows, columns, k, bits)
+        if c_kind == "f16":
+            addend = elements_of(c, 16, n)[:, places].view(np.float16).astype(np.float32)
+        else:
+            stacked = np.stack(c, axis=1).view({"s32": np.int32, "f32": np.float32, "f64": np.float64}[c_kind])
+            addend = stacked.reshape(warps, -1)[:, places]
     result = _batched(shape, left, right, addend)
-    where = fragments.mma_c(rows, columns)
-    values = result[:, where[0], where[1]].reshape(n, -1)
+    values = result.reshape(warps, -1)[:, _c_places(rows, columns)].reshape(n, -1)
     if shape.d == "f16":
         halves = np.ascontiguousarray(values.astype(np.float16)).view(np.uint32)
         return [halves[:, position] for position in range(halves.shape[1])]
     if shape.d == "s32":
         values = values.view(np.uint32)
-    return [values[:, position] for position in range(values.shape[1])]
+    registers = [values[:, position] for position in range(values.shape[1])]
+    matrices.put("c", shape, tuple(registers), result)
+    return registers
+
+
+@cache
+def _c_places(rows: int, columns: int) -> Array:
+    """Index into the flattened matrix of each lane's accumulators, lane after lane."""
+    where = fragments.mma_c(rows, columns)
+    return np.ascontiguousarray((where[0] * columns + where[1]).reshape(-1))
 
 
 def _batched(shape: Shape, a: Array, b: Array, c: Array) -> Array:
     product = np.matmul(a, b)
     if shape.d == "s32":
         whole = np.rint(product).astype(np.int64) + c
-        return np.clip(whole, -(2**31), 2**31 - 1).astype(np.int32) if shape.satfinite else whole.astype(np.int32)
+        whole = np.clip(whole, -(2**31), 2**31 - 1) if shape.satfinite else whole
+        return np.asarray(whole.astype(np.int32))
     product += c
-    return product
+    return np.asarray(product)

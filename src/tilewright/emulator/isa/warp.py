@@ -137,7 +137,7 @@ def vote(team: Team, s: Any, n: int, site: Site, predicate: Array, mode: str) ->
         return _back(team, s, np.broadcast_to(bits[:, None], grid.shape).astype(np.uint32))
     every = np.where(active, grid, True).all(axis=1)
     some = np.where(active, grid, False).any(axis=1)
-    result = {"all": every, "any": some, "uni": every | ~some}[mode]
+    result = np.asarray({"all": every, "any": some, "uni": every | ~some}[mode])
     return _back(team, s, np.broadcast_to(result[:, None], grid.shape))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,34 +163,33 @@ def _wgmma(e: Emitter, i: Instruction, m: Modifiers, bits: int) -> None:
         a, a_registers = e.read(i.operands[1], "b64", wide=True), ()
     b = e.read(i.operands[2], "b64", wide=True)
     e.flush()
-    form = WgmmaForm(shape, d_registers, a_registers, pick(d_registers), negate, a_k_major, b_k_major, selector)
+    form = WgmmaForm(
+        shape=shape,
+        d=d_registers,
+        a=a_registers,
+        pick=pick(d_registers),
+        negate=negate,
+        a_k_major=a_k_major,
+        b_k_major=b_k_major,
+        selector=selector,
+    )
     e.line(e.call(wgmma_issue, e.hold(form), a, b, scale_d, metadata))
     for index in d_registers:
         e.locals.pop(index, None)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
 class WgmmaForm:
-    """What one wgmma instruction says, worked out once."""
+    """What one wgmma instruction says, worked out once. `pick` takes d's registers out of a file at once."""
 
-    def __init__(
-        self,
-        shape: Shape,
-        d: tuple[int, ...],
-        a: tuple[int, ...],
-        picks: Any,
-        negate: bool,
-        a_k_major: bool,
-        b_k_major: bool,
-        selector: int,
-    ) -> None:
-        self.shape = shape
-        self.d = d
-        self.a = a
-        self.pick = picks
-        self.negate = negate
-        self.a_k_major = a_k_major
-        self.b_k_major = b_k_major
-        self.selector = selector
+    shape: Shape
+    d: tuple[int, ...]
+    a: tuple[int, ...]
+    pick: Callable[[list[Any]], Any]
+    negate: bool
+    a_k_major: bool
+    b_k_major: bool
+    selector: int
 
 
 def _participant(team: Team, s: Any, n: int, site: Site) -> Participant:
@@ -371,7 +372,11 @@ def wgmma_commit(team: Team, s: Any, n: int, site: Site) -> None:
     for op in ops:
         op.group = number
     if team.machine.observer is not None:
-        team.machine.observer.commit(site, team.cta.index, team.threads_of(s), number, tuple(ops))
+        team.machine.observer.commit(site, team.cta.index, team.threads_of(s), "wgmma", number, tuple(ops))
+
+
+def _waits_for(op: Wgmma) -> Callable[[], str]:
+    return lambda: f"waits for other warps to issue {op.site}"
 
 
 def wgmma_wait(team: Team, s: Any, n: int, site: Site, pending: int) -> bool:
@@ -383,7 +388,7 @@ def wgmma_wait(team: Team, s: Any, n: int, site: Site, pending: int) -> bool:
     machine = team.machine
     for op in ops:
         if not op.can_run():
-            parked = team.park(team.current.block, lambda site=op.site: f"waits for other warps to issue {site}")
+            parked = team.park(team.current.block, _waits_for(op))
             member.warpgroup.waiters.append(parked)
             return True
     for position, op in enumerate(ops, start=member.waited):
@@ -403,5 +408,5 @@ def wgmma_wait(team: Team, s: Any, n: int, site: Site, pending: int) -> bool:
         member.tiles[position] = (None, None, ())
     member.waited = max(member.waited, through)
     if machine.observer is not None:
-        machine.observer.wait_group(site, team.cta.index, team.threads_of(s), tuple(ops), False)
+        machine.observer.wait_group(site, team.cta.index, team.threads_of(s), "wgmma", tuple(ops), False)
     return False

@@ -118,7 +118,7 @@ def _wmma_places(
 ) -> Array:
     """Byte address of each element, (n, elements). The stride counts elements between rows (row) or columns (col)."""
     m, columns, k = sizes
-    rows_map, columns_map = fragments.wmma_map(operand, m, columns, k, 8 * size)  # type: ignore[arg-type]
+    rows_map, columns_map = fragments.wmma_map(operand, m, columns, k, 8 * size)
     warps = n // WARP
     first = np.broadcast_to(addresses, (n,)).reshape(warps, WARP)[:, :1, None].astype(np.int64)
     extents = {"a": (m, k), "b": (k, columns), "c": (m, columns), "d": (m, columns)}[operand]
@@ -133,9 +133,18 @@ def _wmma_places(
 
 
 def wmma_load(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, strides: Array | None, space: str, operand: str,
-    sizes: tuple[int, int, int], kind: str, layout: str,
-) -> list[Array]:  # fmt: skip
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    strides: Array | None,
+    space: str,
+    operand: str,
+    sizes: tuple[int, int, int],
+    kind: str,
+    layout: str,
+) -> list[Array]:
     """wmma.load: registers of the emulator's own choice of layout, which PTX leaves open."""
     size = 4 if kind == "f32" else 2
     places = _wmma_places(n, addresses, strides, operand, sizes, size, layout)
@@ -153,9 +162,18 @@ def wmma_load(
 
 
 def wmma_store(
-    team: Team, s: Any, n: int, site: Site, addresses: Array, strides: Array | None, values: tuple[Array, ...], space: str,
-    sizes: tuple[int, int, int], kind: str, layout: str,
-) -> None:  # fmt: skip
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    addresses: Array,
+    strides: Array | None,
+    values: tuple[Array, ...],
+    space: str,
+    sizes: tuple[int, int, int],
+    kind: str,
+    layout: str,
+) -> None:
     """wmma.store.d."""
     size = 4 if kind == "f32" else 2
     places = _wmma_places(n, addresses, strides, "d", sizes, size, layout)
@@ -178,9 +196,18 @@ def _wmma_mma(e: Emitter, i: Instruction, m: Modifiers) -> None:
 
 
 def wmma_mma(
-    team: Team, s: Any, n: int, site: Site, a: tuple[Array, ...], b: tuple[Array, ...], c: tuple[Array, ...],
-    sizes: tuple[int, int, int], kind: str, c_kind: str, d_kind: str,
-) -> list[Array]:  # fmt: skip
+    team: Team,
+    s: Any,
+    n: int,
+    site: Site,
+    a: tuple[Array, ...],
+    b: tuple[Array, ...],
+    c: tuple[Array, ...],
+    sizes: tuple[int, int, int],
+    kind: str,
+    c_kind: str,
+    d_kind: str,
+) -> list[Array]:
     """wmma.mma."""
     m, columns, k = sizes
     warps = n // WARP

@@ -188,22 +188,22 @@ DEVICE void pass_turn(uint32_t consumer_index) {
 template <int BLOCKS, class AllSeen>
 DEVICE void multiply(const Ring& ring, PipelineState<Config::STAGES>& state, Accumulators& rC, uint32_t a_offset,
                      int32_t num_k_tiles, uint32_t lane, AllSeen all_seen) {
-    constexpr uint64_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : N_MAJOR_STEP;
-    constexpr uint64_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;  // the next 64 rows, in the descriptor's units
+    constexpr uint32_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : N_MAJOR_STEP;
+    constexpr uint32_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;  // the next 64 rows, in the descriptor's units
     const uint64_t a_base = k_major_descriptor(ring.a + a_offset);
     const uint64_t b_base = Config::B_K_MAJOR ? k_major_descriptor(ring.b) : n_major_descriptor(ring.b, B_PANEL_BYTES);
     uint32_t previous = 0;
     for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-        const uint64_t a = a_base + state.index * (A_BYTES / 16);  // (BLOCKS x 64, TILE_K)
-        const uint64_t b = b_base + state.index * (B_BYTES / 16);  // (TILE_N, TILE_K)
+        const uint64_t a = moved(a_base, state.index * (A_BYTES / 16));  // (BLOCKS x 64, TILE_K)
+        const uint64_t b = moved(b_base, state.index * (B_BYTES / 16));  // (TILE_N, TILE_K)
         wait(ring.full_at(state.index), state.parity);
         ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
             for (int block = 0; block < BLOCKS; ++block) {  // (64, TILE_N) += (64, 16) x (16, TILE_N)
-                ptx::wgmma_mma_async(rC[block], a + block * A_BLOCK + step * K_MAJOR_STEP, b + step * B_STEP,
-                                     (k_tile | step) != 0);
+                ptx::wgmma_mma_async(rC[block], moved(a, block * A_BLOCK + step * K_MAJOR_STEP),
+                                     moved(b, step * B_STEP), (k_tile | step) != 0);
             }
         }
         ptx::wgmma_commit_group();

@@ -32,9 +32,15 @@ DEVICE uint64_t n_major_descriptor(uint32_t address, uint32_t panel_bytes) {
     return swizzle128_descriptor(address, panel_bytes, ATOM_BYTES);
 }
 
+// The descriptor of the same operand `units` x 16 bytes on. The address field never carries out of the low word, so the
+// high word is a constant of the loop: one 32-bit addition a wgmma instead of a 64-bit one.
+DEVICE uint64_t moved(uint64_t descriptor, uint32_t units) {
+    return (descriptor & 0xFFFFFFFF00000000) | (static_cast<uint32_t>(descriptor) + units);
+}
+
 // What one k16 step adds to a descriptor, in its 16-byte units.
-constexpr uint64_t K_MAJOR_STEP = 16 * 2 / 16;               // 16 values along the row; the XOR leaves bits 7..9 alone
-constexpr uint64_t N_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel
+constexpr uint32_t K_MAJOR_STEP = 16 * 2 / 16;               // 16 values along the row; the XOR leaves bits 7..9 alone
+constexpr uint32_t N_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel
 
 // An operand tile with k contiguous, cut into panels of ROW_BYTES of k each: `panel_bytes` from panel to panel, and in
 // a panel all rows of the tile below each other. ROW_BYTES 32, 64, 128: one swizzle row; the leading offset is unused.

@@ -1,0 +1,171 @@
+"""bench/ladder.py, ladder_report.py and ladder_emulated.py: which rungs, what a row says, tables, files, children."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import device
+from tilewright.bench import ladder, ladder_emulated, ladder_report
+from tilewright.errors import DriverError, UnsupportedError
+from tilewright.kernels.ladder import RUNGS
+from tilewright.problem import packed
+
+H200 = device.preset("h200")
+NAMES = [rung.name for rung in RUNGS]
+
+
+def timed(rung: str, mode: str, rate: float, **more: Any) -> dict[str, Any]:
+    base = {
+        "m": 512, "n": 512, "k": 512, "dtype": "bf16", "mode": mode, "candidate": rung, "rate_tflops": rate,
+        "ratio": 0.9,
+        "watts": 690.0 if mode == "steady" else None, "clock_mhz": 1400.0,
+    }  # fmt: skip
+    return ladder.described(base, rung, "NVIDIA H200", None, None) | more
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("v04", NAMES[3:4]),
+        ("v04_warp_specialized", NAMES[3:4]),
+        ("v06-v08,v01", [NAMES[0], *NAMES[5:8]]),
+        ("v11-v12", [NAMES[10], ladder.PRODUCTION]),
+        ("all", [*NAMES, ladder.PRODUCTION]),
+    ],
+)
+def test_rungs_are_named_by_number_name_or_range(text: str, found: list[str]) -> None:
+    assert list(ladder.named(text)) == found
+
+
+@pytest.mark.parametrize("text", ["v13", "", "v04-v99", "warp"])
+def test_a_rung_that_is_not_there_is_refused_with_those_that_are(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="v01_simt, v02"):
+        ladder.named(text)
+
+
+def test_a_row_says_the_share_of_the_wgmma_loop_in_its_own_mode() -> None:
+    assert timed("v04_warp_specialized", "burst", 467.5)["share_of_ceiling"] == 0.5
+    assert timed("v04_warp_specialized", "steady", 428.5)["share_of_ceiling"] == 0.5
+    assert timed("v04_warp_specialized", "interleaved", 400.0)["share_of_ceiling"] is None
+    assert timed("v04_warp_specialized", "steady", 690.0)["tflops_per_watt"] == 1.0
+
+
+def test_the_table_has_a_line_a_rung_in_order_failures_among_them_and_cublas_last() -> None:
+    rows = [
+        timed(ladder.CUBLAS, "burst", 810.0, ratio=None),
+        timed("v05_moved_registers", "burst", 700.0),
+        timed("v03_swizzled", "steady", 400.0),
+        {"kind": "check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": ""},
+        {"kind": "emulated", "rung": "v05_moved_registers", "status": "ok", "conflicts": 0.25},
+    ]
+    lines = ladder_report.cells(rows)
+    assert [line[0] for line in lines] == [NAMES[2], NAMES[3], NAMES[4], ladder.CUBLAS]
+    assert lines[1][1] == "stopped after 120 s"
+    assert lines[2][1] == "700"
+    assert lines[2][-1] == "0.25"
+    assert all(len(line) == len(ladder_report.COLUMNS) for line in lines)
+
+
+def test_rows_table_and_plot_are_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [timed(name, mode, 100.0) for name in NAMES[:3] for mode in ("burst", "steady")]
+    paths, no_plot = ladder_report.write(rows, {"device": "x"}, "table\n", tmp_path / "out")
+    assert [path.name for path in paths] == ["ladder.json", "ladder.md", "ladder.svg"]
+    assert no_plot == ""
+    assert json.loads(paths[0].read_text()) == {"facts": {"device": "x"}, "rows": rows}
+    assert paths[2].stat().st_size > 1000
+
+
+def test_without_matplotlib_the_rows_are_written_and_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    paths, no_plot = ladder_report.write([timed(NAMES[0], "burst", 1.0)], {}, "table\n", tmp_path)
+    assert [path.name for path in paths] == ["ladder.json", "ladder.md"]
+    assert "tilewright[report]" in no_plot
+
+
+def test_a_check_that_dies_is_a_row_and_its_rung_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def child(words: list[str], limit_s: float, about: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(list(words))
+        hangs = words[:2] == ["--check", "v02_tensor_cores"]
+        return [about | {"status": "stopped after 120 s" if hangs else "ok"}]
+
+    monkeypatch.setattr(ladder, "child", child)
+    said: list[str] = []
+    names = ladder.named("v01-v03,v12")
+    rows = ladder.measure(names, packed(64, 64, 64), modes=("burst", "steady"), progress=said.append)
+    assert [row["status"] for row in rows].count("stopped after 120 s") == 1
+    assert [words[1] for words in asked if words[0] == "--time"] == [f"v01_simt,v03_swizzled,{ladder.PRODUCTION}"] * 2
+    assert said[-2:] == ["timing burst", "timing steady"]
+
+
+def test_a_child_without_a_gpu_ends_with_its_reason_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (row,) = ladder.child(["--check", "v04", "64", "64", "64"], 60, {"kind": "check", "rung": "v04_warp_specialized"})
+    assert row["status"] == "exit 1"
+    assert row["rung"] == "v04_warp_specialized"
+    assert "Error: " in row["why"]
+
+
+def test_a_plan_of_a_rung_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_backend() -> Any:
+        raise DriverError("none", "none", "none", "0")
+
+    plan = ladder.RungPlan(RUNGS[3], packed(512, 512, 512), H200, backend=no_backend)
+    assert plan.binary.entry == "v04_warp_specialized"
+    assert plan.launch.grid == 16
+    debug = ladder.RungPlan(RUNGS[3], packed(512, 512, 512), H200, backend=no_backend, wait_limit=9)
+    assert "trap;" in debug.binary.ptx
+
+
+def test_all_that_a_measurement_loads_can_be_built_elsewhere() -> None:
+    problem = packed(256, 256, 256)
+    sources = ladder.sources(ladder.named("v01,v10"), problem, H200)
+    assert {source.entry for source in sources} == {"v01_simt", "v10_tma_store"}
+    wanted = {source.digest("") for source in sources}
+    for rung in (RUNGS[0], RUNGS[9]):
+        for shape in ladder.CHECK_SHAPES:
+            plan = ladder.render(rung, packed(*shape), rung.config, H200, ladder.WAIT_LIMIT)
+            assert plan.digest("") in wanted
+        assert ladder.render(rung, problem, rung.config, H200).digest("") in wanted
+
+
+def test_emulated_rows_say_what_a_rung_did() -> None:
+    names = ladder.named("v03,v10,v12")
+    rows = list(ladder_emulated.emulated_rows(names, packed(256, 512, 128)))
+    assert [(row["rung"], row["status"]) for row in rows] == [(name, "ok") for name in names]
+    assert rows[1]["instructions"]["TMA store"] > 0
+    assert "TMA store" not in rows[0]["instructions"]
+    # TMA brings each operand of a tile once: multicast halves what is read of b, not what is written.
+    assert rows[0]["traffic"]["shared written"] == 2 * 4 * 2 * (128 + 128) * 64 * 2
+    assert all(len(line) == len(ladder_emulated.COLUMNS) for line in ladder_emulated.cells(rows))
+
+
+def test_a_finding_is_a_row_too() -> None:
+    line = ladder_emulated.cells([{"rung": "v04", "status": "finding", "why": "a race", "seconds": 0.1}])
+    assert line[0][1] == "a race"
+
+
+def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
+    a, b, out = ladder_emulated.host_operands(packed(5, 6, 9), seed=0)
+    assert a.shape == (5, 16)
+    assert np.isnan(a[:, 9:].astype(np.float32)).all()
+    assert not np.isnan(b[:, :9].astype(np.float32)).any()
+    assert np.isnan(out.astype(np.float32)).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+def test_a_rung_is_right_on_the_device(rung: Any) -> None:
+    rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "check", "rung": rung.name})
+    assert {row["status"] for row in rows} == {"ok"}
+    assert len(rows) == 2 * len(ladder.CHECK_SHAPES) + 1

@@ -1,0 +1,146 @@
+"""Runs of the real Hopper kernel in the emulator, whole or mutated: source, operands, launch, and what came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright import device
+from tilewright.backends.base import IntArgument, MapArgument
+from tilewright.config import Config
+from tilewright.emulator import tiled
+from tilewright.emulator.events import Finding
+from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.run import Grid, run
+from tilewright.errors import EmulationError
+from tilewright.jit import nvrtc
+from tilewright.jit.source import Binary, Source
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import render
+from tilewright.problem import Problem, packed
+
+DEVICE = device.preset("h200")
+WRONG_NUMBERS = "wrong numbers"
+
+_ELEMENTS = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One config on one problem with a number of SMs: several tiles a CTA, k longer than the ring and with a tail."""
+
+    problem: Problem
+    config: Config
+    num_sms: int
+
+
+def _config(**changes: Any) -> Config:
+    return Config(**{"tile_m": 128, "tile_n": 64, "stages": 3, **changes})
+
+
+CASES: dict[str, Case] = {
+    "single": Case(packed(256, 128, 320), _config(), 2),
+    "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
+    "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
+    "ping-pong": Case(packed(256, 192, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
+    "halves": Case(packed(512, 64, 200), _config(tile_m=256, halves=True), 3),
+    "back and forth": Case(packed(256, 64, 328), _config(k_back_and_forth=True), 1),
+    "n-major": Case(packed(128, 128, 200, b_major="n"), _config(), 1),
+    "n-major cluster": Case(packed(256, 64, 200, b_major="n"), _config(cluster_m=2), 2),
+    "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
+    "predicated stores": Case(packed(129, 67, 136), _config(), 1),
+}
+
+
+def source(case: Case) -> Source:
+    """The unmutated unit."""
+    return render(HOPPER, case.problem, case.config, DEVICE)
+
+
+def edited(unit: Source, file: str, old: str, new: str, count: int = 1) -> Source:
+    """The unit with `old` replaced in its text ("") or in one header; `old` must be there exactly `count` times."""
+    text = unit.text if not file else dict(unit.headers)[file]
+    found = text.count(old)
+    if found != count:
+        raise ValueError(f"{old!r} is {found} times in {file or 'the unit'}, not {count}: the mutant must follow the kernel")
+    text = text.replace(old, new)
+    if not file:
+        return replace(unit, text=text)
+    return replace(unit, headers=tuple((name, text if name == file else body) for name, body in unit.headers))
+
+
+@cache
+def binary(unit: Source) -> Binary:
+    """Compiled once in a session."""
+    return nvrtc.compile_source(unit, "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run told: rules of the findings or of the error that stopped it, and whether the numbers are right."""
+
+    rules: frozenset[str]
+    findings: tuple[Finding, ...]
+    error: str
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.rules
+
+    def __str__(self) -> str:
+        return "\n".join([", ".join(sorted(self.rules)) or "silent", *map(str, self.findings), self.error])
+
+
+def outcome(case: Case, ptx: str, registers: int = 168, **choices: Any) -> Outcome:
+    """One run with checks: small-integer operands, so that the product is exact in any order."""
+    problem, config = case.problem, case.config
+    generator = np.random.default_rng(0)
+    n_major = problem.b_major == "n"
+    a = np.full((problem.m, problem.a_pitch), np.nan, problem.dtype.numpy)
+    b = np.full((problem.k if n_major else problem.n, problem.b_pitch), np.nan, problem.dtype.numpy)
+    out = np.full((problem.m, problem.out_pitch), np.nan, problem.out_dtype.numpy)
+    a[:, : problem.k] = generator.integers(-3, 4, (problem.m, problem.k))
+    inner = problem.n if n_major else problem.k
+    b[:, :inner] = generator.integers(-3, 4, (len(b), inner))
+    expected = a[:, : problem.k].astype(np.float32) @ (b[:, :inner] if n_major else b[:, :inner].T).astype(np.float32)
+    memory = GlobalMemory()
+    addresses = {name: memory.add(name, values) for name, values in (("a", a), ("b", b), ("out", out))}
+    launch = HOPPER.launch(problem, config, DEVICE, case.num_sms)
+    grid = Grid(
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        smem_bytes=launch.smem_bytes,
+        registers=config.entry_registers,
+    )
+    values: list[Any] = []
+    for argument in HOPPER.arguments(problem, config, launch):
+        if isinstance(argument, MapArgument):
+            values.append(_map(argument, addresses[argument.operand]))
+        else:
+            values.append(argument.value if isinstance(argument, IntArgument) else addresses[argument.operand])
+    try:
+        report = run(ptx, HOPPER.entry, grid, values, memory, checks=True, **choices)
+    except EmulationError as error:
+        return Outcome(frozenset({error.rule}), (), str(error))
+    rules = {finding.rule for finding in report.findings}
+    if not np.array_equal(out[:, : problem.n], expected.astype(out.dtype)):
+        rules.add(WRONG_NUMBERS)
+    return Outcome(frozenset(rules), report.findings, "")
+
+
+def _map(argument: MapArgument, address: int) -> bytes:
+    tensor_map = argument.tensor_map
+    return tiled.encode(
+        tiled.TiledMap(
+            address=address,
+            element=_ELEMENTS[tensor_map.dtype.name],
+            extents=tensor_map.extents,
+            pitches_bytes=tensor_map.pitches_bytes,
+            box=tensor_map.box,
+            swizzle_bytes=tensor_map.swizzle_bytes,
+        )
+    )

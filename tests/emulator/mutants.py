@@ -1,0 +1,146 @@
+"""Bugs planted in the real kernel by text edits, each with the rules of which one at least must report it.
+
+An edit names a file of the unit ("" is hopper_gemm.cu), what stands there and what shall stand there instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm import CASES, WRONG_NUMBERS, Case, edited, source
+from tilewright.jit.source import Source
+
+Edit = tuple[str, str, str]
+
+UNIT, BARRIER, PIPELINE, EPILOGUE = "", "ptx/barrier.cuh", "pipeline.cuh", "epilogue.cuh"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`rules`: any of them is the right report. `case`: a key of gemm.CASES."""
+
+    name: str
+    case: str
+    edits: tuple[Edit, ...]
+    rules: frozenset[str]
+    policy: str = "lazy"
+
+    @property
+    def on(self) -> Case:
+        return CASES[self.case]
+
+    def unit(self) -> Source:
+        """The mutated unit. Raises: ValueError: the kernel has changed and an edit no longer fits."""
+        unit = source(self.on)
+        for edit in self.edits:
+            unit = edited(unit, *edit)
+        return unit
+
+
+def _mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy: str = "lazy") -> Mutant:
+    return Mutant(name, case, edits, frozenset((by,) if isinstance(by, str) else by), policy)
+
+
+_RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
+_FULL_WAIT = "        wait(ring.full_at(state.index), state.parity);\n"
+_EMPTY_WAIT = "            wait(ring.empty_at(state.index), state.parity);\n"
+_EXPECTED = "tile.half ? Config::STAGE_BYTES - A_HALF : Config::STAGE_BYTES"
+_READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<Config::STORE_SLOTS - 1>();"
+_STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
+_END = """    if constexpr (Config::CLUSTER_M > 1) {  // every arrival on the peer's barriers has been made
+        ptx::barrier_cluster_arrive_release();
+        ptx::barrier_cluster_wait_acquire();
+    }
+"""
+_START = """        ptx::barrier_cluster_arrive_release();
+        ptx::barrier_cluster_wait_acquire();
+    }
+
+"""
+
+MUTANTS: tuple[Mutant, ...] = (
+    # -- the ring ----------------------------------------------------------------------------------------------------
+    _mutant("no full wait", "single", (UNIT, _FULL_WAIT, ""), by="copy not waited for"),
+    _mutant("no full wait, cluster", "cluster", (UNIT, _FULL_WAIT, ""), by="copy not waited for"),
+    _mutant("no empty wait", "single", (UNIT, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
+    _mutant(
+        "released before its wgmmas have finished",
+        "single",
+        (UNIT, "ptx::wgmma_wait_group<1>();", "ptx::wgmma_wait_group<2>();"),
+        by="operand released early",
+    ),
+    _mutant(
+        "released before its wgmmas have finished, cluster",
+        "cluster",
+        (UNIT, "ptx::wgmma_wait_group<1>();", "ptx::wgmma_wait_group<2>();"),
+        by="operand released early",
+    ),
+    _mutant(
+        "the newest slot is released",
+        "single",
+        (UNIT, "if (k_tile > 0) release(ring, previous, lane);", "if (k_tile > 0) release(ring, state.index, lane);"),
+        by=("operand released early", "deadlock", "mbarrier over-arrival"),
+    ),
+    _mutant(
+        "the last slot is released before its wait",
+        "single",
+        (UNIT, "    all_seen();\n    ptx::wgmma_wait_group<0>();", "    release(ring, previous, lane);\n    all_seen();\n    ptx::wgmma_wait_group<0>();"),
+        (UNIT, "keep_below(rC[block]);\n    release(ring, previous, lane);", "keep_below(rC[block]);"),
+        by="operand released early",
+    ),
+    _mutant(
+        "no wait before the epilogue",
+        "single",
+        (UNIT, "    ptx::wgmma_wait_group<0>();\n", ""),
+        by="accumulator in flight",
+    ),
+    _mutant("no commit", "single", (UNIT, "        ptx::wgmma_commit_group();\n", ""), by=("operand released early", "accumulator in flight")),
+    _mutant("no wgmma fence", "single", (UNIT, "        ptx::wgmma_fence();\n", ""), by="missing wgmma.fence"),
+    _mutant("expects too many bytes", "single", (UNIT, _EXPECTED, "Config::STAGE_BYTES + 16"), by="deadlock"),
+    _mutant("expects too few bytes", "single", (UNIT, _EXPECTED, "Config::STAGE_BYTES - 16"), by=("deadlock", "copy not waited for")),
+    _mutant("a half expects a whole tile", "halves", (UNIT, _EXPECTED, "Config::STAGE_BYTES"), by="deadlock"),
+    _mutant("a whole expects a half", "halves", (UNIT, _EXPECTED, "Config::STAGE_BYTES - A_HALF"), by=("copy not waited for", "deadlock", "missing wait")),
+    _mutant("empty expects one arrival less", "single", (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS - 1);"), by=("operand released early", "mbarrier over-arrival", "missing wait")),
+    _mutant("empty expects one arrival more", "single", (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS + 1);"), by="deadlock"),
+    _mutant("full expects two arrivals", "single", (UNIT, "Config::FULL_ARRIVALS);", "Config::FULL_ARRIVALS + 1);"), by="deadlock"),
+    _mutant("the producer's first parity is 0", "single", (UNIT, "state{0, 1};", "state{0, 0};"), by="deadlock"),
+    _mutant("the consumers' first parity is 1", "single", (UNIT, "state{0, 0};", "state{0, 1};"), by=("copy not waited for", "missing wait")),
+    _mutant("advance does not flip the parity", "single", (PIPELINE, "            parity ^= 1;\n", ""), by=("copy not waited for", "deadlock", "missing wait", "mbarrier over-arrival")),
+    _mutant("the release by lane 0 is dropped", "single", (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 33) ptx::mbarrier_arrive("), by="deadlock"),
+    _mutant("every lane releases", "single", (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane < 2) ptx::mbarrier_arrive("), by=("mbarrier over-arrival", "operand released early", "missing wait")),
+    # -- the cluster -------------------------------------------------------------------------------------------------
+    _mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER_M) - 1;", "1;"), by="deadlock"),
+    _mutant("released only to the own CTA", "cluster", (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"), by=("operand released early",)),
+    _mutant("remote arrivals dropped", "cluster", (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"), by="deadlock"),
+    _mutant("remote arrivals dropped, count fitted", "cluster", (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"), (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"), by="operand released early"),
+    _mutant("no cluster barrier at the end", "cluster", (UNIT, _END, ""), by=("exit before remote access", "peer exited")),
+    _mutant("__syncthreads instead of the cluster barrier", "cluster", (UNIT, _START, "        __syncthreads();\n    }\n\n"), by="mbarrier init order"),
+    _mutant("no barrier after init, cluster", "cluster", (UNIT, _START, "    }\n\n"), by=("mbarrier init order", "mbarrier before init")),
+    _mutant("no barrier after init", "single", (UNIT, "    if constexpr (Config::CLUSTER_M == 1) {\n        __syncthreads();", "    if constexpr (Config::CLUSTER_M == 1) {"), by=("mbarrier init order", "mbarrier before init")),
+    _mutant("inits not fenced", "single", (UNIT, "        ptx::fence_mbarrier_init_release_cluster();\n", ""), by="mbarrier init fence"),
+    _mutant("each CTA multicasts all of b to the wrong place", "cluster", (UNIT, "target + rank * SHARE_N * SWIZZLE_BYTES, b_map", "target, b_map"), by=("unordered copies",)),
+    # -- ping-pong ---------------------------------------------------------------------------------------------------
+    _mutant("no turns", "ping-pong", (UNIT, "if (!is_first) await_turn(consumer_index);", ""), (UNIT, "if (passes_turn) pass_turn(consumer_index);", ""), by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", "copy not waited for", WRONG_NUMBERS)),
+    _mutant("a turn is never passed", "ping-pong", (UNIT, "if (passes_turn) pass_turn(consumer_index);", ""), by="deadlock"),
+    _mutant("the turn is passed to oneself", "ping-pong", (UNIT, "ptx::barrier_arrive<TURN_OF_1, TURN_THREADS>();\n    } else {\n        ptx::barrier_arrive<TURN_OF_0", "ptx::barrier_arrive<TURN_OF_0, TURN_THREADS>();\n    } else {\n        ptx::barrier_arrive<TURN_OF_1"), by=("deadlock", "barrier over-arrival")),
+    _mutant("skipped slots are not skipped", "ping-pong", (UNIT, "                state.skip(num_k_tiles);\n", ""), by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", WRONG_NUMBERS)),
+    # -- the epilogue ------------------------------------------------------------------------------------------------
+    _mutant("no proxy fence before the store", "single", (EPILOGUE, _STORE_FENCE, "    __syncwarp();\n"), by="missing proxy fence"),
+    _mutant("no __syncwarp before the store", "single", (EPILOGUE, _STORE_FENCE, "    ptx::fence_proxy_async_shared_cta();\n"), by="missing __syncwarp"),
+    _mutant("only lane 0 fences, before __syncwarp", "single", (EPILOGUE, _STORE_FENCE, "    if (lane == 0) ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"), by="missing proxy fence"),
+    _mutant("slots are written before they are read", "single", (EPILOGUE, _READ_WAIT, ""), by="store source overwritten"),
+    _mutant("one slot too many in flight", "single", (EPILOGUE, _READ_WAIT, _READ_WAIT.replace("STORE_SLOTS - 1", "STORE_SLOTS")), by="store source overwritten"),
+    _mutant("no __syncwarp after the read wait", "single", (EPILOGUE, f"{_READ_WAIT}\n        }}\n        __syncwarp();", f"{_READ_WAIT}\n        }}"), by="store source overwritten"),
+    _mutant("another lane waits for the store", "single", (EPILOGUE, _READ_WAIT, _READ_WAIT.replace("lane == 0", "lane == 1")), by="store source overwritten"),
+    _mutant("stores are not committed", "single", (EPILOGUE, "        ptx::cp_async_bulk_commit_group();\n", ""), by=("store source overwritten", "exit before store read")),
+    _mutant("stores are not awaited at the end", "single", (EPILOGUE, "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();", ""), by="exit before store read"),
+    _mutant("predicated: no __syncwarp before slots are read", "predicated stores", (EPILOGUE, "uint32_t lane) {\n    __syncwarp();\n#pragma unroll 1", "uint32_t lane) {\n#pragma unroll 1"), by="missing __syncwarp"),
+    _mutant("predicated: no __syncwarp before slots are written", "predicated stores", (EPILOGUE, "        __syncwarp();\n        write_slot", "        write_slot"), by="missing __syncwarp"),
+    _mutant("warps share one slot", "single", (UNIT, "shared.store[consumer_index * WARPGROUP_WARPS + warp]", "shared.store[consumer_index * WARPGROUP_WARPS]"), by=("data race", "store source overwritten")),
+    _mutant("both consumers store the same rows", "single", (UNIT, "tile.m + part * BLOCKS * 64 + warp * STORE_ROWS", "tile.m + warp * STORE_ROWS"), by="unordered copies"),
+    # -- descriptors and layouts: numbers ----------------------------------------------------------------------------
+    _mutant("k advances twice as far", "single", (UNIT, "block * A_BLOCK + step * K_MAJOR_STEP", "block * A_BLOCK + step * 2 * K_MAJOR_STEP"), by=(WRONG_NUMBERS, "operand released early")),
+    _mutant("b does not advance along k", "single", (UNIT, "b + step * B_STEP", "b"), by=WRONG_NUMBERS),
+    _mutant("accumulators are never reset", "single", (UNIT, "(k_tile | step) != 0);", "true);"), by=("uninitialised register", WRONG_NUMBERS)),
+    _mutant("a waits on the wrong slot", "single", (UNIT, _FULL_WAIT, "        wait(ring.full_at(0), state.parity);\n"), by=("copy not waited for", "deadlock", "missing wait")),
+)

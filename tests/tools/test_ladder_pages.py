@@ -1,0 +1,84 @@
+"""tools/ladder_pages.py: the pages of docs/ladder are fresh, and the code's steps are as small as they say."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tilewright.kernels.ladder import RUNGS
+
+ROOT = Path(__file__).parents[2]
+
+# Lines of code added and taken away, beside the head comment: what keeps a rung one idea.
+LARGEST_STEP = {"v03": 60, "v04": 150, "v05": 30, "v06": 60, "v07": 40, "v08": 35, "v09": 40, "v10": 20, "v11": 10}
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("ladder_pages", ROOT / "tools" / "ladder_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(rung: str, mode: str, rate: float) -> dict[str, Any]:
+    return {
+        "kind": "time", "status": "ok", "rung": rung, "mode": mode, "rate_tflops": rate, "ratio": 1.01, "watts": 700.0,
+        "share_of_ceiling": 0.9, "tflops_per_watt": 1.2, "clock_mhz": 1500.0, "registers": 168, "smem_bytes": 230400,
+    }  # fmt: skip
+
+
+def test_every_page_is_what_the_sources_and_the_committed_rows_make(tool: ModuleType) -> None:
+    assert tool.main(["--check"]) == 0, "run tools/ladder_pages.py"
+
+
+def test_the_index_leads_to_every_rung_and_each_page_to_the_next() -> None:
+    index = (ROOT / "docs" / "ladder" / "index.md").read_text()
+    for rung in RUNGS:
+        assert f"({rung.number}.md)" in index
+        page = (ROOT / "docs" / "ladder" / f"{rung.number}.md").read_text()
+        assert f"`src/tilewright/kernels/cuda/{rung.source}`" in page
+        for heading in (
+            "The idea",
+            "The data flow",
+            "What changes in the code",
+            "Predicted",
+            "Measured",
+            "What it costs",
+        ):
+            assert f"## {heading}\n" in page, (rung.name, heading)
+        assert re.search(r"## Predicted\n\n\*\*\d+ TFLOPS burst", page), rung.name
+        for target in re.findall(r"\]\(([^)#]+)\)", page):
+            assert (ROOT / "docs" / "ladder" / target).exists(), target
+
+
+@pytest.mark.parametrize("number", LARGEST_STEP)
+def test_a_step_of_the_ladder_changes_few_lines(tool: ModuleType, number: str) -> None:
+    rung = next(rung for rung in RUNGS if rung.number == number)
+    assert 0 < tool.changed_lines(rung) <= LARGEST_STEP[number]
+
+
+def test_the_entry_s_name_and_the_indent_of_its_parameters_are_no_difference(tool: ModuleType) -> None:
+    text = tool.diff(RUNGS[10])
+    assert "v11_hilbert" not in text
+    assert "-         int32_t group_m) {" in text
+
+
+def test_measured_rows_fill_the_page_and_the_table(tool: ModuleType) -> None:
+    rows = [row("v05_moved_registers", "burst", 701.2), row("v05_moved_registers", "steady", 602.0)]
+    filled = {path.name: text for path, text in tool.pages(rows).items()}
+    assert "| burst | 701 |" in filled["v05.md"]
+    assert "_Not measured yet._" in filled["v06.md"]
+    assert "| v05_moved_registers | 701 | 602 | - | 667 |" in filled["index.md"]
+
+
+def test_a_block_of_an_unknown_name_is_an_error(tool: ModuleType) -> None:
+    with pytest.raises(KeyError):
+        tool.filled("<!-- strange -->\n<!-- end: strange -->\n", {"diff": ""})

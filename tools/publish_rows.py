@@ -1,0 +1,62 @@
+"""Copies the rows of a benchmark run into benchmarks/results, ready to be committed, and renews the documents' tables.
+
+    python tools/publish_rows.py OUT... [--commit HASH]
+
+OUT is a folder that `benchmarks/h200.py --into OUT` wrote, or one file of it. Check rows are condensed to one a config;
+all others stay as they were measured. A file is named <device>_<date>_<part>.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tilewright.bench import report
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
+PARTS = ("check", "time", "host", "sanitize")
+
+
+def publish(file: Path, results: Path, commit: str | None = None) -> Path:
+    """The file that now holds the rows. `commit` fills in what the machine that measured could not know."""
+    content = json.loads(file.read_text())
+    facts, rows = content["facts"], content["rows"]
+    if commit is not None:
+        facts["commit"] = commit
+    if file.stem == "check":
+        rows = report.condensed(rows)
+    device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
+    results.mkdir(parents=True, exist_ok=True)
+    target = results / f"{device}_{facts['date']}_{file.stem}.json"
+    target.write_text(text_of(facts, rows))
+    return target
+
+
+def text_of(facts: report.Row, rows: Sequence[report.Row]) -> str:
+    """JSON with one row a line, so that a diff shows which rows changed."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    return f'{{"facts": {json.dumps(facts, indent=1)},\n"rows": [\n{lines}\n]}}\n'
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", nargs="+", type=Path)
+    parser.add_argument("--commit", help="the commit that was measured, where the rows do not say it")
+    options = parser.parse_args(words)
+    for out in options.out:
+        for file in [out] if out.is_file() else [out / f"{part}.json" for part in PARTS]:
+            if file.exists():
+                print(publish(file, RESULTS, options.commit).relative_to(ROOT))
+    for document in DOCUMENTS:
+        report.main([str(RESULTS), "--into", str(document)])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

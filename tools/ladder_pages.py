@@ -3,7 +3,7 @@
     python tools/ladder_pages.py [--check] [ROWS.json ...]
 
 A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; the index holds `table`.
-What lies between is never written by hand. Rows come from benchmarks/rows/ladder*.json unless files are named.
+What lies between is never written by hand. Rows come from benchmarks/results/*ladder*.json unless files are named.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tilewright.problem import packed
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "ladder"
-ROWS = ROOT / "benchmarks" / "rows"
+ROWS = ROOT / "benchmarks" / "results"
 PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
 
 NEW = frozenset({"v01", "v02"})  # rungs that share no line with the one before: their code is shown in place of a diff
@@ -90,14 +90,18 @@ def filled(document: str, blocks: dict[str, str]) -> str:
 
 
 def pages(rows: Sequence[dict[str, Any]]) -> dict[Path, str]:
-    """Every page of docs/ladder as it should be, by path."""
+    """Every page of docs/ladder as it should be, by path, from the rows of PROBLEM."""
+    size = (PROBLEM.m, PROBLEM.n, PROBLEM.k)
+    rows = [row for row in rows if (row.get("m"), row.get("n"), row.get("k")) == size]
     result = {}
     for rung in RUNGS:
         path = PAGES / f"{rung.number}.md"
         blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, rows)}
         result[path] = filled(path.read_text(encoding="utf-8"), blocks)
     index = PAGES / "index.md"
-    table = markdown(COLUMNS, cells(rows)) if any(row["kind"] == "time" for row in rows) else "_Not measured yet._\n"
+    table = (
+        markdown(COLUMNS, cells(rows)) if any(row["kind"] == "rung_time" for row in rows) else "_Not measured yet._\n"
+    )
     result[index] = filled(index.read_text(encoding="utf-8"), {"table": table})
     return result
 
@@ -109,7 +113,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page would change")
     options = parser.parse_args(words)
     stale = []
-    for path, text in pages(read_rows(options.rows or sorted(ROWS.glob("ladder*.json")))).items():
+    for path, text in pages(read_rows(options.rows or sorted(ROWS.glob("*ladder*.json")))).items():
         if path.read_text(encoding="utf-8") != text:
             stale.append(path)
             if not options.check:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +27,11 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
     """The file that now holds the rows. `commit` fills in what the machine that measured could not know."""
     content = json.loads(file.read_text())
     facts, rows = content["facts"], content["rows"]
+    facts["command"] = re.sub(r"--into \S+", "--into OUT", facts["command"])
     if commit is not None:
         facts["commit"] = commit
     if file.stem == "check":
-        rows = report.condensed(rows)
+        rows = [*report.condensed(rows), *(row for row in rows if row["kind"] != "check")]
     device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
     results.mkdir(parents=True, exist_ok=True)
     target = results / f"{device}_{facts['date']}_{file.stem}.json"

@@ -28,7 +28,6 @@ SWIZZLE_BYTES = 128  # bytes of a row of one swizzle atom
 ATOM_BYTES = 1024  # 8 rows of 128 bytes: the period of the 128-byte swizzle
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
-PRODUCER_REGISTERS = 24  # the least that setmaxnreg takes (PTX ISA: 24 .. 256, multiples of 8)
 
 # What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
 _KINDS: dict[Any, tuple[type, str]] = {
@@ -43,9 +42,10 @@ class Config:
     """One way to run the Hopper family.
 
     Units: tiles in elements; `stages` slots of the operand ring; `consumers` warpgroups that multiply, each with
-    tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs side by side
-    along m that share tiles of b by multicast; `group_m` tile rows walked together by the grouped schedule;
-    `store_slots` slots of 16 rows x 128 bytes a warp through which out leaves. `halves` computes the tiles of a small
+    tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs below
+    each other share tiles of b by multicast, or `cluster_n` side by side tiles of a; `group_m` tile rows walked
+    together by the grouped schedule; `store_slots` slots of 16 rows x 128 bytes a warp through which out leaves.
+    `halves` computes the tiles of a small
     last wave as two halves on two SMs; `k_back_and_forth` walks k backwards on every second tile of a CTA.
     """
 
@@ -55,6 +55,7 @@ class Config:
     stages: int = 4
     consumers: int = 2
     cluster_m: int = 1
+    cluster_n: int = 1
     schedule: Schedule = "grouped"
     group_m: int = 16
     store_slots: int = 2
@@ -68,6 +69,11 @@ class Config:
     def threads(self) -> int:
         """Threads of one CTA: one producer warpgroup and the consumers."""
         return (1 + self.consumers) * WARPGROUP_THREADS
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.cluster_m * self.cluster_n
 
     @property
     def consumer_m(self) -> int:
@@ -95,6 +101,14 @@ class Config:
         return self.consumers > 1
 
     @property
+    def producer_registers(self) -> int:
+        """Registers a producer thread keeps: the least that setmaxnreg takes (PTX ISA: 24 .. 256, multiples of 8).
+
+        Multicast needs more state: with 24 the producer of an n-contiguous b spilled 4 bytes (NVRTC 13.5, 2026-11-30).
+        """
+        return 24 if self.cluster == 1 else 40
+
+    @property
     def consumer_registers(self) -> int:
         """Registers a consumer thread: those at entry, and what the producer gave up, in multiples of 8.
 
@@ -102,7 +116,7 @@ class Config:
         """
         if not self.moves_registers:
             return self.entry_registers
-        pool = self.entry_registers * self.threads - PRODUCER_REGISTERS * WARPGROUP_THREADS
+        pool = self.entry_registers * self.threads - self.producer_registers * WARPGROUP_THREADS
         return pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
 
     def stage_bytes(self, problem: Problem) -> int:
@@ -131,12 +145,15 @@ class Config:
     @property
     def empty_arrivals(self) -> int:
         """Arrivals that complete an empty barrier: one of each warp that reads the slot, of each CTA sharing it."""
-        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.cluster_m
+        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.cluster
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tile rows and tile columns of out; the rows rounded up to whole clusters."""
-        rows = -(-problem.m // self.tile_m)
-        return (-(-rows // self.cluster_m) * self.cluster_m, -(-problem.n // self.tile_n))
+        """Tile rows and tile columns of out, both rounded up to whole clusters."""
+        rows, columns = -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
+        return (
+            -(-rows // self.cluster_m) * self.cluster_m,
+            -(-columns // self.cluster_n) * self.cluster_n,
+        )
 
     def whole_tiles(self, num_tiles: int, grid: int) -> int:
         """How many of the tiles are computed whole, those of the full waves; the halves of the others fit one wave.
@@ -191,8 +208,8 @@ class Config:
                 found.append(f"tile_m = {self.tile_m} is not a multiple of {step} ({blocks}) up to 256")
         if self.pingpong and self.consumers != 2:
             found.append(f"pingpong = True alternates between 2 consumers, not {self.consumers}")
-        if self.halves and self.cluster_m != 1:
-            found.append(f"halves = True is for single CTAs, not for cluster_m = {self.cluster_m}")
+        if self.halves and self.cluster != 1:
+            found.append(f"halves = True is for single CTAs, not for clusters of {self.cluster}")
         if self.tile_n % 8 or not 8 <= self.tile_n <= WGMMA_MAX_N:
             found.append(f"tile_n = {self.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
         if not 2 <= self.stages <= 16:
@@ -204,6 +221,8 @@ class Config:
                 f"tile_n = {self.tile_n} cannot be loaded by {self.cluster_m} CTAs in whole swizzle atoms of 8 rows; "
                 f"use a multiple of {8 * self.cluster_m}"
             )
+        if self.cluster_n not in (1, 2) or self.cluster > 2:
+            found.append(f"cluster_m x cluster_n = {self.cluster_m} x {self.cluster_n} is not 1 x 1, 2 x 1 or 1 x 2")
         if self.schedule not in SCHEDULES:
             found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
         if not 1 <= self.group_m <= 65536:
@@ -265,7 +284,7 @@ class Config:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.consumers} "
-            f"c{self.cluster_m}x1 {order} o{self.store_slots}"
+            f"c{self.cluster_m}x{self.cluster_n} {order} o{self.store_slots}"
             + (" pingpong" if self.pingpong else "")
             + (" halves" if self.halves else "")
             + (" k-back-and-forth" if self.k_back_and_forth else "")

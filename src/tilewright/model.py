@@ -31,6 +31,7 @@ _RAMP_US = 1.4
 # 2026-11-29: 128x256 0.59, 256x192 0.67, 256x128 0.70, ping-pong 128x192 0.58, clusters 0.65.
 _MERGED_SHARE = 0.3
 _MULTICAST_SHARE = 0.5
+_BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
 _BACK_AND_FORTH_SAVING = 0.11
@@ -161,7 +162,7 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     candidates: list[tuple[Family, Config, Prediction]] = []
     for family in PRODUCTION:
         for config in family.space(problem, device):
-            if num_sms is not None and config.cluster_m > num_sms:
+            if num_sms is not None and config.cluster > num_sms:
                 continue
             candidates.append((family, config, predict(family, problem, config, device, num_sms)))
     if not candidates:
@@ -215,11 +216,20 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
     )
 
 
+def _patch_rows(config: Config, rows: int) -> int:
+    """Tile rows that the tiles in flight stand on."""
+    return min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
+
+
 def _l2_bytes(config: Config, rows: int, a_bytes: float, b_bytes: float) -> float:
     """Bytes read from the L2. Neighbours stand below each other and share b; in a low patch also a."""
-    patch_rows = min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
+    patch_rows = _patch_rows(config, rows)
     a_share = min(1.0, max(_MERGED_SHARE, patch_rows / _NEIGHBOURS))
-    b_share = max(_MERGED_SHARE, 1.0 / patch_rows) if config.cluster_m == 1 else _MULTICAST_SHARE
+    b_share = max(_MERGED_SHARE, 1.0 / patch_rows)
+    if config.cluster_m > 1:
+        b_share = _MULTICAST_SHARE
+    elif config.cluster_n > 1:
+        a_share, b_share = _MULTICAST_SHARE, _BESIDE_MULTICAST_SHARE
     return a_bytes * a_share + b_bytes * b_share
 
 
@@ -252,7 +262,7 @@ def _dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> 
     if operands <= device.l2_bytes // 2:
         return operands + out
     rows, columns = config.tiles(problem)
-    patch_rows = min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
+    patch_rows = _patch_rows(config, rows)
     patch_columns = min(columns, max(1.0, grid / patch_rows))
     per_wave = (patch_rows * config.tile_m + patch_columns * config.tile_n) * problem.k * problem.dtype.size
     saving = _BACK_AND_FORTH_SAVING if config.k_back_and_forth else 0.0

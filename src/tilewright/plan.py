@@ -217,8 +217,8 @@ def plan_problem(
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why = f"the caller's {', '.join(map(str, config))}; the rest as the model chose: {why}"
-    if num_sms is not None and isinstance(chosen.cluster_m, int) and num_sms < chosen.cluster_m:
-        raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster_m} CTAs of a cluster"])
+    if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
+        raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
     return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger)
 
 

@@ -61,8 +61,8 @@ def test_the_table_has_a_line_a_rung_in_order_failures_among_them_and_cublas_las
         timed(ladder.CUBLAS, "burst", 810.0, ratio=None),
         timed("v05_moved_registers", "burst", 700.0),
         timed("v03_swizzled", "steady", 400.0),
-        {"kind": "check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": ""},
-        {"kind": "emulated", "rung": "v05_moved_registers", "status": "ok", "conflicts": 0.25},
+        {"kind": "rung_check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": ""},
+        {"kind": "rung_emulated", "rung": "v05_moved_registers", "status": "ok", "conflicts": 0.25},
     ]
     lines = ladder_report.cells(rows)
     assert [line[0] for line in lines] == [NAMES[2], NAMES[3], NAMES[4], ladder.CUBLAS]
@@ -110,7 +110,9 @@ def test_a_check_that_dies_is_a_row_and_its_rung_is_not_timed(monkeypatch: pytes
 
 def test_a_child_without_a_gpu_ends_with_its_reason_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    (row,) = ladder.child(["--check", "v04", "64", "64", "64"], 60, {"kind": "check", "rung": "v04_warp_specialized"})
+    (row,) = ladder.child(
+        ["--check", "v04", "64", "64", "64"], 60, {"kind": "rung_check", "rung": "v04_warp_specialized"}
+    )
     assert row["status"] == "exit 1"
     assert row["rung"] == "v04_warp_specialized"
     assert "Error: " in row["why"]
@@ -166,6 +168,6 @@ def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_a_rung_is_right_on_the_device(rung: Any) -> None:
-    rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "check", "rung": rung.name})
+    rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "rung_check", "rung": rung.name})
     assert {row["status"] for row in rows} == {"ok"}
     assert len(rows) == 2 * len(ladder.CHECK_SHAPES) + 1

@@ -129,6 +129,7 @@ def test_missing_sanitizer_is_a_row_and_no_failure_of_the_rest(
 
 def check_row(**changes: Any) -> dict[str, Any]:
     row = {"kind": "check", "config": "c", "case": "64x64x64", "m": 64, "n": 64, "k": 64, "data": "integer"}
+    row |= {"dtype": "bf16", "out_dtype": "bf16", "b_major": "k"}
     return row | {"status": "ok", "worst": 0.25, "elements": 4096, "wrong": 0} | changes
 
 

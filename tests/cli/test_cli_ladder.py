@@ -80,7 +80,7 @@ def test_emulate_leaves_a_gpu_alone(measured: list[dict[str, Any]]) -> None:
 
 
 def test_a_failed_rung_fails_the_command(measured: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"kind": "check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": "hung"}
+    row = {"kind": "rung_check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": "hung"}
     monkeypatch.setattr(ladder, "measure", lambda *_, **__: [row])
     result = call("ladder", "--rungs", "v04")
     assert result.exit_code == 1

@@ -12,6 +12,7 @@ from tilewright import device
 from tilewright.backends.base import IntArgument, MapArgument
 from tilewright.config import Config
 from tilewright.emulator import tiled
+from tilewright.emulator.checks import Checker
 from tilewright.emulator.events import Finding
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
@@ -46,12 +47,13 @@ CASES: dict[str, Case] = {
     "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
     "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
     "ping-pong": Case(packed(256, 192, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
-    "halves": Case(packed(512, 64, 200), _config(tile_m=256, halves=True), 3),
+    "halves": Case(packed(768, 64, 200), _config(tile_m=256, halves=True), 2),
     "back and forth": Case(packed(256, 64, 328), _config(k_back_and_forth=True), 1),
     "n-major": Case(packed(128, 128, 200, b_major="n"), _config(), 1),
     "n-major cluster": Case(packed(256, 64, 200, b_major="n"), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
-    "predicated stores": Case(packed(129, 67, 136), _config(), 1),
+    "predicated stores": Case(packed(129, 67, 136), _config(store_slots=1), 1),
+    "many stores": Case(packed(64, 256, 72), _config(tile_m=64, tile_n=128, consumers=1), 1),
 }
 
 
@@ -94,7 +96,7 @@ class Outcome:
         return "\n".join([", ".join(sorted(self.rules)) or "silent", *map(str, self.findings), self.error])
 
 
-def outcome(case: Case, ptx: str, registers: int = 168, **choices: Any) -> Outcome:
+def outcome(case: Case, ptx: str, **choices: Any) -> Outcome:
     """One run with checks: small-integer operands, so that the product is exact in any order."""
     problem, config = case.problem, case.config
     generator = np.random.default_rng(0)
@@ -122,14 +124,16 @@ def outcome(case: Case, ptx: str, registers: int = 168, **choices: Any) -> Outco
             values.append(_map(argument, addresses[argument.operand]))
         else:
             values.append(argument.value if isinstance(argument, IntArgument) else addresses[argument.operand])
+    checker = Checker()
     try:
-        report = run(ptx, HOPPER.entry, grid, values, memory, checks=True, **choices)
+        run(ptx, HOPPER.entry, grid, values, memory, observer=checker, **choices)
     except EmulationError as error:
-        return Outcome(frozenset({error.rule}), (), str(error))
-    rules = {finding.rule for finding in report.findings}
+        rules = {finding.rule for finding in checker.findings}
+        return Outcome(frozenset(rules | {error.rule}), tuple(checker.findings), str(error))
+    rules = {finding.rule for finding in checker.findings}
     if not np.array_equal(out[:, : problem.n], expected.astype(out.dtype)):
         rules.add(WRONG_NUMBERS)
-    return Outcome(frozenset(rules), report.findings, "")
+    return Outcome(frozenset(rules), tuple(checker.findings), "")
 
 
 def _map(argument: MapArgument, address: int) -> bytes:

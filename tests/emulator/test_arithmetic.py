@@ -59,16 +59,37 @@ def test_sum_product_and_fused_product_are_rounded_once(fmt: str, mode: str) -> 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_quotient_and_root_are_rounded_once(mode: str) -> None:
-    a, b = operands("f32", 2, 8)
+def test_f64_products_are_rounded_once_where_their_halves_overflow_or_underflow(mode: str) -> None:
+    generator = np.random.default_rng(11)
+    a, b, c = (generator.standard_normal(200) * 2.0 ** generator.integers(-540, 500, 200) for _ in range(3))
+    c[::7] = -(a * b)[::7]
+    b[::11] = 2.0**-1000
+    x, y, z = ([Fraction(v) for v in o.tolist()] for o in (a, b, c))
+    check("f64", mode, arithmetic.mul("f64", a, b, mode), [p * q for p, q in zip(x, y, strict=True)])
+    check("f64", mode, arithmetic.fma("f64", a, b, c, mode), [p * q + r for p, q, r in zip(x, y, z, strict=True)])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_f64_products_of_zeros_have_the_sign_of_the_factors(mode: str) -> None:
+    a, b = (v.reshape(-1) for v in np.meshgrid([0.0, -0.0, 1.5, -1e308], [0.0, -0.0]))
+    got = arithmetic.mul("f64", a, b, mode)
+    assert (np.signbit(got) == (np.signbit(a) ^ np.signbit(b))).all()
+    assert (got == 0).all()
+
+
+@pytest.mark.parametrize("fmt", ["f32", "f64"])
+@pytest.mark.parametrize("mode", MODES)
+def test_quotient_and_root_are_rounded_once(mode: str, fmt: str) -> None:
+    a, b = operands(fmt, 2, 8)
+    number = numerics.value_dtype(fmt).type
     check(
-        "f32",
+        fmt,
         mode,
-        arithmetic.div("f32", a, b, mode),
+        arithmetic.div(fmt, a, b, mode),
         [Fraction(p) / Fraction(q) for p, q in zip(a.tolist(), b.tolist(), strict=True)],
     )
-    for value, root in zip(np.abs(a).tolist(), arithmetic.sqrt("f32", np.abs(a), mode).tolist(), strict=True):
-        below, above = np.nextafter(np.float32(root), np.float32(0)), np.nextafter(np.float32(root), np.float32(np.inf))
+    for value, root in zip(np.abs(a).tolist(), arithmetic.sqrt(fmt, np.abs(a), mode).tolist(), strict=True):
+        below, above = np.nextafter(number(root), number(0)), np.nextafter(number(root), number(np.inf))
         square = Fraction(value)
         if mode in ("rz", "rm"):
             assert Fraction(root) ** 2 <= square < Fraction(float(above)) ** 2
@@ -115,11 +136,49 @@ def test_results_that_are_no_number_are_the_canonical_nan() -> None:
     assert numerics.encode("bf16", arithmetic.add("bf16", payload, zero)).tolist() == [0x7FFF]
 
 
+F64_NAN = [0x7FF8_0000_0000_1234, 0xFFF9_2345_6789_ABCD, 0x7FF0_0000_0000_0001]
+
+
+def test_f64_nan_goes_on_with_its_payload_and_an_invalid_operation_makes_the_negative_one() -> None:
+    nan = np.array(F64_NAN, np.uint64).view(np.float64)
+    quiet = [0x7FF8_0000_0000_1234, 0xFFF9_2345_6789_ABCD, 0x7FF8_0000_0000_0001]
+    one = np.ones(3)
+    for got in (
+        arithmetic.add("f64", nan, one),
+        arithmetic.add("f64", one, nan, "rz"),
+        arithmetic.mul("f64", nan, 0 * one, "rp"),
+        arithmetic.fma("f64", one, one, nan),
+        arithmetic.fma("f64", np.inf * one, nan, one, "rm"),
+        arithmetic.maximum("f64", nan, nan),
+    ):
+        assert got.view(np.uint64).tolist() == quiet
+    infinity = np.array([np.inf])
+    for got in (
+        arithmetic.sub("f64", infinity, infinity),
+        arithmetic.mul("f64", infinity, np.zeros(1), "rz"),
+        arithmetic.fma("f64", infinity, np.zeros(1), np.ones(1)),
+        arithmetic.sqrt("f64", -np.ones(1)),
+    ):
+        assert got.view(np.uint64).tolist() == [0xFFF8_0000_0000_0000]
+
+
 def test_overflow_goes_to_infinity_or_stops_by_the_mode() -> None:
     large = np.array([3e38], np.float32)
     top = float(np.finfo(np.float32).max)
     assert [arithmetic.add("f32", large, large, m).tolist()[0] for m in MODES] == [np.inf, top, top, np.inf]
     assert [arithmetic.add("f32", -large, -large, m).tolist()[0] for m in MODES] == [-np.inf, -top, -np.inf, -top]
+    large, top = np.array([1.5e308]), float(np.finfo(np.float64).max)
+    ten = np.array([10.0])
+    for function, given in ((arithmetic.add, large), (arithmetic.mul, ten), (arithmetic.div, 1 / ten)):
+        assert [function("f64", large, given, m).tolist()[0] for m in MODES] == [np.inf, top, top, np.inf]
+        assert [
+            function("f64", -large, -given if function is arithmetic.add else given, m).tolist()[0] for m in MODES
+        ] == [
+            -np.inf,
+            -top,
+            -np.inf,
+            -top,
+        ]
 
 
 def test_ftz_takes_subnormals_as_zeros_going_in_and_coming_out() -> None:
@@ -128,6 +187,14 @@ def test_ftz_takes_subnormals_as_zeros_going_in_and_coming_out() -> None:
     assert arithmetic.add("f32", tiny, tiny, ftz=True).tolist() == [0.0]
     assert arithmetic.mul("f32", normal, np.array([0.5], np.float32), ftz=True).tolist() == [0.0]
     assert arithmetic.mul("f32", normal, np.array([0.5], np.float32)).tolist() == [2.0**-127]
+
+
+def test_ftz_takes_the_subnormals_of_f16_for_f16() -> None:
+    tiny, normal, half = (numerics.decode("f16", np.array([bits], np.uint16)) for bits in (0x83FF, 0x0400, 0x3800))
+    assert numerics.encode("f16", arithmetic.add("f16", tiny, tiny, ftz=True)).tolist() == [0x8000]
+    assert numerics.encode("f16", arithmetic.mul("f16", normal, half, ftz=True)).tolist() == [0x0000]
+    assert numerics.encode("f16", arithmetic.mul("f16", normal, half)).tolist() == [0x0200]
+    assert numerics.encode("f16", arithmetic.minimum("f16", tiny, half, ftz=True)).tolist() == [0x8000]
 
 
 def test_extremes_order_zeros_and_let_nan_lose() -> None:

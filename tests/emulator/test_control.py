@@ -102,6 +102,37 @@ def test_grid_wide_vectors_keep_each_ctas_shared_memory_apart() -> None:
     assert (got == np.arange(3)[:, None] * 256 + (127 - np.arange(128))).all()
 
 
+def test_grid_wide_barrier_serves_ctas_that_go_other_ways() -> None:
+    """CTA 1 leaves before the barrier, and half of CTA 2; the others meet."""
+    body = """
+mov.u32 %r9, %ctaid.x;
+setp.eq.u32 %p1, %r9, 1;
+@%p1 bra OUT;
+setp.eq.u32 %p2, %r9, 2;
+setp.ge.and.u32 %p3, %r0, 64, %p2;
+@%p3 bra OUT;
+mov.u32 %r2, buffer;
+shl.b32 %r1, %r0, 2;
+add.u32 %r3, %r2, %r1;
+st.shared.u32 [%r3], %r0;
+bar.sync 0;
+xor.b32 %r4, %r1, 252;
+add.u32 %r4, %r4, %r2;
+ld.shared.u32 %r5, [%r4];
+mul.wide.u32 %rd5, %r9, 512;
+add.s64 %rd4, %rd4, %rd5;
+st.global.u32 [%rd4], %r5;
+OUT:
+"""
+    text = kernel(body, ".shared .align 16 .b8 buffer[512];")
+    got = words(text, block=128, grid=4, width="grid").reshape(4, 128)
+    tid = np.arange(128)
+    assert (got[[0, 3]] == (tid ^ 63)).all()
+    assert (got[1] == 0xEEEEEEEE).all()
+    assert (got[2, :64] == tid[:64] ^ 63).all()
+    assert (got[2, 64:] == 0xEEEEEEEE).all()
+
+
 def test_named_barrier_hands_over_from_arriving_to_waiting_warps() -> None:
     body = """
 mov.u32 %r2, buffer;
@@ -125,6 +156,7 @@ def test_barrier_that_expects_too_many_is_a_deadlock_that_names_it() -> None:
     with pytest.raises(EmulationError, match=r"deadlock.*\n.*CTA 0 warp 0..1 .*barrier 2: 64 of 96 threads") as caught:
         execute(text, block=64)
     assert caught.value.rule == "deadlock"
+    assert caught.value.line == line_of(text, "bar.sync 2, 96")
 
 
 def test_barrier_that_expects_too_few_is_an_over_arrival() -> None:
@@ -176,7 +208,9 @@ def test_polling_for_what_nobody_writes_is_a_deadlock() -> None:
         execute(text)
 
 
-def test_ctas_that_talk_through_global_memory_are_resident_together() -> None:
+@pytest.mark.parametrize("width", ["warp", "cta", "grid"])
+@pytest.mark.parametrize("schedule", ["lazy", "random"])
+def test_ctas_that_talk_through_global_memory_are_resident_together(width: str, schedule: str) -> None:
     body = """
 mov.u32 %r1, %ctaid.x;
 setp.ne.u32 %p1, %r1, 0;
@@ -193,8 +227,26 @@ mov.u32 %r5, 1;
 st.release.gpu.global.u32 [%rd1+128], %r5;
 OUT:
 """
-    out, _ = execute(kernel(body), grid=2, out_bytes=136)
+    out, _ = execute(kernel(body), grid=2, out_bytes=136, width=width, schedule=schedule)
     assert (out.view(np.uint32)[:32] == 55).all()
+
+
+@pytest.mark.parametrize("width", ["warp", "cta"])
+def test_thread_that_polls_for_its_neighbour_lets_it_run(width: str) -> None:
+    """Threads of one warp, or of one vector, make progress on their own: the lowest block may not starve the others."""
+    body = """
+setp.eq.u32 %p1, %r0, {writer};
+@%p1 bra WRITER;
+AGAIN: ld.volatile.global.u32 %r2, [%rd0];
+setp.ne.u32 %p2, %r2, 9;
+@%p2 bra AGAIN;
+bra.uni OUT;
+WRITER: st.volatile.global.u32 [%rd0], 9;
+OUT: st.global.u32 [%rd4], 1;
+"""
+    for writer in (3, 40):
+        got = words(kernel(body.replace("{writer}", str(writer))), block=64, width=width)
+        assert (got == 1).all()
 
 
 def test_register_that_was_never_written_is_named_when_used() -> None:

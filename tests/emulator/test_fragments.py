@@ -276,6 +276,35 @@ def test_sparse_metadata_names_two_of_four_columns() -> None:
                 assert columns[row, 2 * chunk + 1] == 4 * chunk + nibble // 4
 
 
+def test_sparse_metadata_of_8_bits_is_a_word_a_row() -> None:
+    """Of each pair of lanes the first has row g and the second row g + 8, 32 columns a word (recorded on the H200)."""
+    generator = np.random.default_rng(7)
+    valid = np.array([0b0100, 0b1000, 0b1001, 0b1100, 0b1101, 0b1110], np.uint32)
+    nibbles = generator.choice(valid, (32, 8))
+    metadata = (nibbles << (4 * np.arange(8, dtype=np.uint32))).sum(axis=1).astype(np.uint32)
+    whole = fragments.sparse_columns(metadata, 0, 64, 8)
+    halves = [fragments.sparse_columns(metadata, selector, 32, 8) for selector in (0, 1)]
+    for row in range(16):
+        for chunk in range(16):
+            lane = row % 8 * 4 + 2 * (chunk // 8) + row // 8
+            nibble = int(nibbles[lane, chunk % 8])
+            want = [4 * chunk + nibble % 4, 4 * chunk + nibble // 4]
+            assert whole[row, 2 * chunk : 2 * chunk + 2].tolist() == want
+            half = halves[chunk // 8][row, 2 * (chunk % 8) : 2 * (chunk % 8) + 2]
+            assert (half + 32 * (chunk // 8)).tolist() == want
+
+
+@pytest.mark.parametrize(("k", "bits", "selectors"), [(16, 16, 4), (32, 16, 2), (8, 32, 4), (16, 32, 2), (64, 8, 1)])
+def test_sparse_columns_rise_within_their_chunks(k: int, bits: int, selectors: int) -> None:
+    metadata = np.full(32, 0x4E4E_4E4E if bits == 32 else 0xE9C8_4D4E, np.uint32)
+    chunk = 2 if bits == 32 else 4
+    each = chunk // 2
+    for selector in range(selectors):
+        columns = fragments.sparse_columns(metadata, selector, k, bits).reshape(16, k // chunk, each)
+        assert (columns // chunk == np.arange(k // chunk)[:, None]).all()
+        assert (np.diff(columns, axis=2) > 0).all()
+
+
 def test_sparse_expansion_keeps_the_sum_over_k() -> None:
     generator = np.random.default_rng(6)
     metadata = np.full(128, 0xE9C8_4D4E, np.uint32)

@@ -136,10 +136,33 @@ def _f32_by_fractions(value: float, mode: str) -> float:
 
 def test_nan_becomes_the_pattern_of_each_format() -> None:
     nan = np.array([0x7FC1_2345, 0xFFFF_FFFF], np.uint32).view(np.float32)
-    want = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFF_FFFF, "f32": 0x7FFF_FFFF, "e4m3": 0x7F, "e5m2": 0x7F}
+    want = {"f16": 0x7FFF, "bf16": 0x7FFF, "tf32": 0x7FFF_E000, "f32": 0x7FFF_FFFF, "e4m3": 0x7F, "e5m2": 0x7F}
     for fmt, bits in want.items():
         for options in ({}, {"satfinite": True}, {"relu": True}, {"mode": "rz"}):
             assert numerics.encode(fmt, nan, **options).tolist() == [bits, bits], (fmt, options)
+
+
+def test_tf32_by_rna_keeps_what_is_left_of_a_nan_without_its_low_13_bits() -> None:
+    nan = np.array([0x7FC1_2345, 0xFFFF_FFFF], np.uint32).view(np.float32)
+    assert numerics.encode("tf32", nan, "rna").tolist() == [0x7FC1_2000, 0xFFFF_E000]
+
+
+def test_f64_nan_keeps_sign_and_the_top_of_its_payload_through_conversions() -> None:
+    """The first as recorded on the H200; a signalling one becomes quiet, and an infinity never appears."""
+    nan = np.array([0x7FF8_0000_0000_1234, 0xFFF9_2345_6789_ABCD, 0x7FF0_0000_0000_0001], np.uint64).view(np.float64)
+    assert numerics.cvt("f32", "f64", nan, "rn").view(np.uint32).tolist() == [0x7FC0_0000, 0xFFC9_1A2B, 0x7FC0_0000]
+    assert numerics.cvt_bits("f16", "f64", nan, "rn").tolist() == [0x7E00, 0xFE48, 0x7E00]
+    assert numerics.cvt_bits("f16", "f64", nan, "rn", sat=True).tolist() == [0, 0, 0]
+    single = np.array([0x7FC1_2345, 0xFF80_0001], np.uint32).view(np.float32)
+    got = numerics.cvt("f64", "f32", single, "").view(np.uint64).tolist()
+    assert got == [0x7FF8_2468_A000_0000, 0xFFF8_0000_2000_0000]
+
+
+def test_conversions_to_bits_agree_with_those_to_values() -> None:
+    values = samples().astype(np.float64) * (1 + 2.0**-40)
+    for fmt in ("f16", "bf16"):
+        got = numerics.decode(fmt, numerics.cvt_bits(fmt, "f64", values, "rz"))
+        assert (got == numerics.cvt(fmt, "f64", values, "rz")).all()
 
 
 def test_packed_conversion_puts_the_first_source_in_the_high_half() -> None:
@@ -213,6 +236,9 @@ def test_saturation_to_the_unit_interval_turns_nan_into_zero() -> None:
 def test_flush_keeps_the_sign_of_a_subnormal_and_normal_numbers() -> None:
     bits = np.array([0x0000_0001, 0x807F_FFFF, 0x0080_0000, 0x7FC0_0000], np.uint32)
     assert numerics.flush(bits.view(np.float32)).view(np.uint32).tolist() == [0, 0x8000_0000, 0x0080_0000, 0x7FC0_0000]
+    halves = numerics.decode("f16", np.array([0x0001, 0x83FF, 0x0400, 0x8400, 0x7C00], np.uint16))
+    flushed = numerics.encode("f16", numerics.flush(halves, "f16"))
+    assert flushed.tolist() == [0, 0x8000, 0x0400, 0x8400, 0x7C00]
 
 
 def test_registers_unpack_from_their_low_end_and_pack_back() -> None:

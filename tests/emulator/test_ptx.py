@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import pytest
 from snippets import execute, kernel, line_of, words
 
@@ -102,3 +105,51 @@ def test_table_lists_every_family_with_patterns() -> None:
     assert {"ldmatrix", "mma", "wmma", "wgmma", "cp.async", "bulk", "tensor copy", "control"} <= families
     patterns = [pattern for _, pattern in supported()]
     assert len(patterns) == len(set(patterns))
+
+
+MUTATED = kernel(
+    """
+.local .align 4 .b8 depot[16];
+mov.u32 %r5, buffer;
+shl.b32 %r6, %r0, 2;
+add.u32 %r6, %r6, %r5;
+st.shared.u32 [%r6], %r0;
+bar.sync 0;
+ld.shared.v2.u32 {%r1, %r2}, [%r5+8];
+setp.lt.u32 %p1|%p2, %r0, 7;
+@%p1 add.u32 %r1, %r1, %r2;
+shfl.sync.bfly.b32 %r3|%p3, %r1, 1, 31, -1;
+selp.b32 %r4, %r3, %r1, %p2;
+mov.b64 %rd5, {%r4, %r1};
+cvt.rn.f32.u32 %f1, %r4;
+fma.rn.f32 %f1, %f1, 0f40000000, %f1;
+st.global.f32 [%rd4], %f1;
+""",
+    ".shared .align 16 .b8 buffer[256];",
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_text_never_ends_in_another_exception(seed: int) -> None:
+    """Words deleted, doubled, swapped or replaced at random: it runs, or an EmulationError says why not."""
+    rng = np.random.default_rng(seed)
+    pieces = re.findall(r"\s+|[\w.%:]+|.", MUTATED)
+    spots = [i for i, piece in enumerate(pieces) if not piece.isspace()]
+    internal = []
+    for _ in range(60):
+        damaged = list(pieces)
+        spot, other = rng.choice(spots, 2)
+        match int(rng.integers(4)):
+            case 0:
+                damaged[spot] = ""
+            case 1:
+                damaged[spot] *= 2
+            case 2:
+                damaged[spot], damaged[other] = damaged[other], damaged[spot]
+            case _:
+                damaged[spot] = pieces[other]
+        try:
+            execute("".join(damaged), max_blocks=2000)
+        except EmulationError as error:
+            internal += [(str(error), "".join(damaged))] if error.rule == "internal" else []
+    assert internal == []

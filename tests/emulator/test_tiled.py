@@ -32,6 +32,8 @@ CASES = [
     (make("f64", (9, 9), (80,), (4, 8), swizzle_bytes=32), (6, 2)),
     (make("bf16", (72, 10), (160,), (64, 4)), (128, 20)),
     (make("f16", (22, 6), (96,), (16, 4), fill_nan=True), (16, 4)),
+    (make("bf16", (72, 24), (160,), (24, 8), swizzle_bytes=64), (0, 1)),
+    (make("u8", (100, 9), (112,), (16, 8), swizzle_bytes=128), (48, 2)),
 ]
 
 
@@ -75,9 +77,11 @@ def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(tens
     smem[where.shared_bytes()] = tiled.load(tensor, where, source, start)
     want = np.full(16384, 0xCD, np.uint8)
     size = tensor.element_bytes
-    fill = np.array(tiled.FILL_NAN[size] if tensor.fill_nan else 0, f"u{size}")[None].view(np.uint8)
+    fill = np.resize(np.array([0xF7, 0x7F] if tensor.fill_nan else [0], np.uint8), size)
     for place, offset, inside in elements(tensor, at):
-        target = swizzled_by_table(shared + place * size, tensor.swizzle_bytes)
+        row, column = divmod(place * size, tensor.row_bytes)
+        pitch = tensor.swizzle_bytes or tensor.row_bytes  # a row narrower than the swizzle takes all its width
+        target = swizzled_by_table(shared + row * pitch + column, tensor.swizzle_bytes)
         want[target : target + size] = source[256 + offset : 256 + offset + size] if inside else fill
     assert (smem == want).all()
 
@@ -127,30 +131,73 @@ def test_inner_coordinate_inside_a_chunk_is_refused() -> None:
     tiled.box(tensor, (8, 0), 1024)
 
 
+def test_store_must_not_start_before_the_tensor_and_a_load_may() -> None:
+    tensor = make("bf16", (72, 24), (160,), (64, 8), swizzle_bytes=128)
+    for at in ((-16, 0), (0, -1), (-8, -3)):
+        tiled.box(tensor, at, 1024)
+        with pytest.raises(tiled.StoreCoordinateError, match="must not start before 0"):
+            tiled.box(tensor, at, 1024, stores=True)
+    tiled.box(tensor, (64, 23), 1024, stores=True)
+
+
+def test_narrow_rows_take_more_shared_memory_than_they_announce() -> None:
+    tensor = make("bf16", (72, 24), (160,), (8, 12), swizzle_bytes=128)
+    assert (tensor.box_bytes, tensor.shared_bytes) == (8 * 12 * 2, 12 * 128)
+    where = tiled.box(tensor, (0, 0), 1024)
+    assert where.shared.min() >= 1024
+    assert where.shared.max() < 1024 + tensor.shared_bytes
+    dense = make("bf16", (72, 24), (160,), (8, 12))
+    assert dense.shared_bytes == dense.box_bytes
+
+
+def test_tf32_map_rounds_to_nearest_even_and_leaves_nan_alone() -> None:
+    given = np.array([0x3F80_0FFF, 0x3F80_1000, 0x3F80_3000, 0x3F80_1001, 0x7FC1_2345, 0xFF80_0000, 1, 0x807F_FFFF])
+    source = given.astype(np.uint32).view(np.uint8)
+    want = [0x3F80_0000, 0x3F80_0000, 0x3F80_4000, 0x3F80_2000, 0x7FC1_2345, 0xFF80_0000]
+    for element, subnormals in (("tf32", [0, 0x8080_0000]), ("tf32_ftz", [0, 0x8000_0000])):
+        tensor = make(element, (8, 1), (32,), (8, 1))
+        got = tiled.load(tensor, tiled.box(tensor, (0, 0), 1024), source, ADDRESS)
+        assert got.view(np.uint32)[0].tolist() == want + subnormals
+    tensor = make("f32_ftz", (8, 1), (32,), (8, 1))
+    got = tiled.load(tensor, tiled.box(tensor, (0, 0), 1024), source, ADDRESS)
+    assert got.view(np.uint32)[0].tolist() == [*given[:6].tolist(), 0, 0x8000_0000]
+
+
 def test_shared_address_must_be_128_byte_aligned() -> None:
     with pytest.raises(tiled.SharedAddressError, match="128"):
         tiled.box(make("bf16", (72, 24), (160,), (64, 8)), (0, 0), 1024 + 16)
 
 
-def test_reduction_adds_in_the_elements_format_and_leaves_the_outside() -> None:
+def test_reduction_adds_in_the_elements_format_and_clips_by_chunks_as_a_store_does() -> None:
     tensor = make("f16", (37, 2), (80,), (32, 2), swizzle_bytes=64)
     before = np.full((2, 40), 1.0, np.float16)
     target = before.copy().view(np.uint8).reshape(-1)
     rows = np.full((2, 32), 2.5, np.float16).view(np.uint8)
     tiled.reduce(tensor, tiled.box(tensor, (16, 0), 1024), rows, target, ADDRESS, "add")
     after = target.view(np.float16).reshape(2, 40)
-    assert (after[:, 16:37] == 3.5).all()
+    assert (after[:, 16:40] == 3.5).all()  # the chunk that holds the last element ends at 40
     assert (after[:, :16] == 1).all()
-    assert (after[:, 37:] == 1).all()
+    assert tiled.box(make("f16", (32, 2), (80,), (32, 2)), (0, 0), 1024, stores=True).stored_last == 64
 
 
-@pytest.mark.parametrize(("op", "want"), [("add", 8), ("min", 3), ("max", 5), ("and", 1), ("or", 7), ("xor", 6)])
+@pytest.mark.parametrize(
+    ("op", "want"), [("add", 8), ("min", 3), ("max", 5), ("and", 1), ("or", 7), ("xor", 6), ("inc", 0), ("dec", 3)]
+)
 def test_integer_reductions(op: str, want: int) -> None:
     tensor = make("u32", (4, 1), (16,), (4, 1))
     target = np.full(4, 5, np.uint32).view(np.uint8)
     rows = np.full((1, 4), 3, np.uint32).view(np.uint8)
     tiled.reduce(tensor, tiled.box(tensor, (0, 0), 1024), rows, target, ADDRESS, op)
     assert target.view(np.uint32).tolist() == [want] * 4
+
+
+def test_inc_and_dec_wrap_at_the_given_limit() -> None:
+    tensor = make("u32", (4, 1), (16,), (4, 1))
+    limits = np.array([[3, 3, 3, 0xFFFF_FFFF]], np.uint32).view(np.uint8)
+    for op, want in (("inc", [1, 0, 0, 8]), ("dec", [3, 2, 3, 6])):
+        target = np.array([0, 3, 4, 7], np.uint32).view(np.uint8)
+        tiled.reduce(tensor, tiled.box(tensor, (0, 0), 1024), limits, target, ADDRESS, op)
+        assert target.view(np.uint32).tolist() == want
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)

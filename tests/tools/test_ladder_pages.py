@@ -30,7 +30,8 @@ def tool() -> ModuleType:
 
 def row(rung: str, mode: str, rate: float) -> dict[str, Any]:
     return {
-        "kind": "time", "status": "ok", "rung": rung, "mode": mode, "rate_tflops": rate, "ratio": 1.01, "watts": 700.0,
+        "kind": "rung_time", "status": "ok", "rung": rung, "mode": mode, "rate_tflops": rate, "ratio": 1.01,
+        "m": 8192, "n": 8192, "k": 8192, "watts": 700.0,
         "share_of_ceiling": 0.9, "tflops_per_watt": 1.2, "clock_mhz": 1500.0, "registers": 168, "smem_bytes": 230400,
     }  # fmt: skip
 
@@ -73,6 +74,7 @@ def test_the_entry_s_name_and_the_indent_of_its_parameters_are_no_difference(too
 
 def test_measured_rows_fill_the_page_and_the_table(tool: ModuleType) -> None:
     rows = [row("v05_moved_registers", "burst", 701.2), row("v05_moved_registers", "steady", 602.0)]
+    rows.append(row("v06_persistent", "burst", 300.0) | {"m": 4096})  # of another size: not on these pages
     filled = {path.name: text for path, text in tool.pages(rows).items()}
     assert "| burst | 701 |" in filled["v05.md"]
     assert "_Not measured yet._" in filled["v06.md"]

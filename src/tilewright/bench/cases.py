@@ -42,7 +42,7 @@ class Case:
 
 def shapes(config: Config) -> tuple[Shape, ...]:
     """At least 40 sizes: a tile, one row or column off it, K around the pipeline's length, few tiles, many tiles."""
-    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n, config.tile_k
+    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n, config.tile_k
     ring_k = config.stages * tile_k
     found: list[Shape] = [
         (1, 8, 8),
@@ -88,7 +88,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
         yield Case(problem=packed(m, n, k, dtype=dtype), kind="integer")
         yield Case(problem=packed(m, n, k, dtype=("fp16", "bf16")[index % 2], b_major="n"))
         yield Case(problem=packed(m, n, k, dtype=dtype, out_dtype="fp32", b_major=majors[index // 2 % 2]))
-    middle = (3 * config.tile_m * config.cluster_m + 5, 2 * config.tile_n + 24, 5 * config.tile_k)
+    middle = (3 * config.tile_m * config.cluster_m + 5, 2 * config.tile_n * config.cluster_n + 24, 5 * config.tile_k)
     for dtype in ("bf16", "fp16"):
         for pitch, offset in ((0, 1), (1, 0), (3, 3), (8, 0), (8, 4), (64, 0)):
             for out_dtype in (dtype, "fp32"):
@@ -96,7 +96,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
                     problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset),
                     out_offset=offset,
                 )
-    for num_sms in (config.cluster_m, 3):
+    for num_sms in (config.cluster, 3):
         for major in majors:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
     if large:
@@ -107,7 +107,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
 
 def small_cases(config: Config) -> Iterator[Case]:
     """The few small runs that a sanitizer can finish: one tile, edges, several tiles a CTA, both majors, both outs."""
-    tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n
+    tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     for m, n, k in ((64, 64, 64), (tile_m + 1, tile_n + 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
         yield Case(problem=packed(m, n, k), kind="integer")
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype="fp32"), kind="integer")

@@ -140,7 +140,7 @@ def check_rows(rung: Rung, problem: Problem) -> Iterator[Row]:
         plan = RungPlan(rung, each, device, backend=backend, wait_limit=WAIT_LIMIT)
         verdict = verify(each, kind=kind, plan=plan)
         yield {
-            "kind": "check",
+            "kind": "rung_check",
             "rung": rung.name,
             "problem": str(each),
             "data": kind,
@@ -170,7 +170,7 @@ def described(row: Row, name: str, device: str, binary: Binary | None, smem_byte
     ceiling = CEILINGS.get((device, row["mode"]))
     rate, watts = row["rate_tflops"], row["watts"]
     return {
-        "kind": "time",
+        "kind": "rung_time",
         "status": "ok",
         **row,
         "rung": name,
@@ -202,7 +202,7 @@ def measure(
     passed = [name for name in names if name == PRODUCTION]
     for rung in rungs_of(names):
         progress(f"checking {rung.name}")
-        found = child(["--check", rung.name, *size], CHECK_LIMIT_S, {"kind": "check", "rung": rung.name})
+        found = child(["--check", rung.name, *size], CHECK_LIMIT_S, {"kind": "rung_check", "rung": rung.name})
         rows += found
         if all(row["status"] == "ok" for row in found):
             passed.append(rung.name)
@@ -210,7 +210,7 @@ def measure(
     words = ["--time", ",".join(passed), *size, *([] if rounds is None else ["--rounds", str(rounds)])]
     for mode in modes:
         progress(f"timing {mode}")
-        rows += child([*words, "--modes", mode], TIME_LIMIT_S, {"kind": "time", "rung": "all", "mode": mode})
+        rows += child([*words, "--modes", mode], TIME_LIMIT_S, {"kind": "rung_time", "rung": "all", "mode": mode})
     return rows
 
 

@@ -45,7 +45,7 @@ def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = HAS_
             problem, device.model, backend=lambda: device, ledger=Ledger(), num_sms=NUM_SMS
         )
     for name, plan in plans.items():
-        yield {"kind": "emulated", "rung": name, "problem": str(problem)} | emulate(plan, device)
+        yield {"kind": "rung_emulated", "rung": name, "problem": str(problem)} | emulate(plan, device)
 
 
 def emulate(plan: Plan, device: EmulatedBackend, seed: int = 0) -> Row:

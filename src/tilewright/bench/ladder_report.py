@@ -26,8 +26,8 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
     clock of the steady mode; conflicts in extra wavefronts a warp access of shared memory, from the emulator.
     """
-    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "time" and row["status"] == "ok"}
-    conflicts = {row["rung"]: row["conflicts"] for row in rows if row["kind"] == "emulated" and "conflicts" in row}
+    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
+    conflicts = {row["rung"]: row["conflicts"] for row in rows if row["kind"] == "rung_emulated" and "conflicts" in row}
     failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok"}
     lines = []
     for name in (*PUBLIC, CUBLAS):
@@ -83,7 +83,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
-    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "time" and row["status"] == "ok"}
+    timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
     names = [name for name in PUBLIC if any((name, mode) in timed for mode in ("burst", "steady"))]
     for offset, (mode, color) in enumerate((("burst", "tab:blue"), ("steady", "tab:orange"))):
         heights = [timed[name, mode]["rate_tflops"] if (name, mode) in timed else 0.0 for name in names]
@@ -111,7 +111,7 @@ def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[li
     document, text, picture = (folder / f"ladder.{kind}" for kind in ("json", "md", "svg"))
     document.write_text(json.dumps({"facts": facts, "rows": list(rows)}, indent=1) + "\n")
     text.write_text(table)
-    if not any(row["kind"] == "time" for row in rows):
+    if not any(row["kind"] == "rung_time" for row in rows):
         return [document, text], ""
     try:
         plot(rows, picture)
@@ -122,7 +122,7 @@ def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[li
 
 def _title(rows: Sequence[Row]) -> str:
     for row in rows:
-        if row["kind"] == "time" and row["status"] == "ok":
+        if row["kind"] == "rung_time" and row["status"] == "ok":
             return f"The ladder at {row['m']} x {row['n']} x {row['k']}, {row['dtype']}"
     return "The ladder"
 

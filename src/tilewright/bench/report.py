@@ -113,7 +113,8 @@ def speed_table(rows: Sequence[Row]) -> str:
     head = ("M, N, K", "type", *modes, "config")
     meaning = (
         "In each cell: TFLOPS of cuBLAS (as `torch.matmul` calls it), TFLOPS of tilewright, and how many times faster "
-        "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round."
+        "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round. TN: `b` is `w.t()`, "
+        "k-contiguous; NN: `b` is row-major."
     )
     return _table(head, lines) + _caption([row for row, _ in timed], meaning)
 
@@ -135,9 +136,7 @@ def time_table(rows: Sequence[Row]) -> str:
     timed = _beside_baseline(rows)
     lines = []
     for row, base in timed:
-        is_steady = (
-            row["mode"] == "steady"
-        )  # the driver's power is an average over a second: of the others it says little
+        is_steady = row["mode"] == "steady"  # the driver averages power over a second: the others are shorter
         lines.append(
             (
                 f"{row['m']}, {row['n']}, {row['k']}",
@@ -166,8 +165,8 @@ def _beside_baseline(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 _CHECK_HEAD = ("products", "sizes", "elements", "exact", "wrong", "largest error / bound")
 _CHECK_MEANING = (
-    "Every element against float64 from the rounded inputs; `exact` products are of whole numbers and must be equal bit "
-    "for bit. A product is wrong when one element is past its bound or unwritten, or one around `out` has changed."
+    "Every element against float64 from the rounded inputs; `exact` products are of whole numbers and must be equal "
+    "bit for bit. A product is wrong when one element is past its bound or unwritten, or one around `out` has changed."
 )
 
 

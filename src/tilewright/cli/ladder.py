@@ -6,6 +6,7 @@ With no GPU the rungs run in the emulator, at a small size: their numbers, findi
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -116,7 +117,8 @@ def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int 
             typer.secho(
                 f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True
             )
-    return rows, facts(backend()), COLUMNS, cells(rows)
+    command = " ".join(["tilewright", *sys.argv[1:]])
+    return rows, facts(backend()) | {"command": command}, COLUMNS, cells(rows)
 
 
 def _emulated(names: Sequence[str], problem: Problem, reason: str) -> Answer:

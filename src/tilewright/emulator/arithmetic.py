@@ -14,23 +14,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from tilewright.emulator.numerics import (
-    NAN32,
-    NAN64,
-    QUIET64,
-    Array,
-    canonical,
-    decode,
-    directed_sum64,
-    encode,
-    flush,
-    odd_sum,
-    to_odd,
-    two_sum,
-)
+from tilewright.emulator.exact import Array, directed_sum64, odd_sum, to_odd, two_sum
+from tilewright.emulator.numerics import NAN32, NAN64, QUIET64, canonical, decode, encode, flush
 
-# How far the hardware's approximation may lie from ours. Source: PTX ISA, the precision paragraph of each
-# instruction. Units: ulps of the result's format, but sin, cos and lg2 (near 1): absolute; tanh: relative.
+# How far the hardware's approximation may lie from ours: its own error and our rounding. Source: PTX ISA, the notes of
+# rcp and div (1 and 2 ulps), sin and cos (2^-20.5 up to 2 pi) and tanh (2^-11); the others: measured, H200, golden
+# vector approximations, 1 ulp and for lg2 2^-22.3, against which they have a factor of 2 and of 1.2.
+# Units: ulps of the result's format, but sin, cos: absolute; lg2: of the result, or absolute where that is below 1;
+# tanh: relative.
 APPROX_ULPS: dict[str, float] = {
     "ex2": 2.0,
     "rcp": 1.0,
@@ -38,9 +29,9 @@ APPROX_ULPS: dict[str, float] = {
     "sqrt": 2.0,
     "div": 2.0,
     "lg2": 2.0**-22,
-    "sin": 2.0**-20,
-    "cos": 2.0**-20,
-    "tanh": 2.0**-10.9,
+    "sin": 2.0**-20.5 + 2.0**-25,
+    "cos": 2.0**-20.5 + 2.0**-25,
+    "tanh": 2.0**-11 + 2.0**-24,
 }
 
 # The 29 bits of a float64 that float32 has no room for, and what they are half-way between two float32.
@@ -79,12 +70,12 @@ def fma(
 
 
 def div(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
-    """a / b. f64: nearest only."""
+    """a / b."""
     return _finish(fmt, _exact_quotient, (a, b), mode, ftz, sat, False)
 
 
 def sqrt(fmt: str, a: Array, mode: str = "rn", *, ftz: bool = False) -> Array:
-    """The square root of a. f64: nearest only."""
+    """The square root of a."""
     return _finish(fmt, _exact_root, (a,), mode, ftz, False, False)
 
 
@@ -187,16 +178,13 @@ def _by_fractions(mode: str, a: float, b: float, c: float = 0.0) -> float:
         nearest = float(exact)  # one rounding: the quotient of two integers
     except OverflowError:
         nearest = math.inf if exact > 0 else -math.inf
-    goal = {"rn": nearest, "rz": 0.0, "rm": -math.inf, "rp": math.inf}[mode]
-    if (nearest > exact and goal < nearest) or (nearest < exact and goal > nearest):
-        nearest = math.nextafter(nearest, goal)
-    return abs(nearest) if exact > 0 else -abs(nearest)
+    return _toward(nearest, exact, mode)
 
 
 def _exact_quotient(a: Array, b: Array, mode: str, odd: bool) -> Array:
     quotient = a / b
     if not odd:
-        return quotient
+        return _stepped(quotient, mode, lambda q, x, y: Fraction(x) / Fraction(y), a, b)
     high, low = _split(quotient)
     return to_odd(quotient, ((a - high * b) - low * b) * np.sign(b))
 
@@ -204,9 +192,29 @@ def _exact_quotient(a: Array, b: Array, mode: str, odd: bool) -> Array:
 def _exact_root(a: Array, mode: str, odd: bool) -> Array:
     root = np.sqrt(a)
     if not odd:
-        return root
+        # The root's side of r is that of a / r: they lie on either side of the root, or both are it.
+        return _stepped(root, mode, lambda r, x: Fraction(x) / Fraction(r), a)
     high, low = _split(root)
     return to_odd(root, ((a - high * high) - 2 * high * low) - low * low)
+
+
+def _stepped(nearest: Array, mode: str, exact: Callable[..., Fraction], *operands: Array) -> Array:
+    """The nearest float64 moved to the mode's side of `exact(nearest, *operands)`. Slow."""
+    if mode == "rn":
+        return nearest
+    usual = ~np.isnan(nearest) & np.logical_and.reduce([np.isfinite(o) & (o != 0) for o in operands])
+    result = np.broadcast_to(nearest, usual.shape).copy()
+    columns = [np.broadcast_to(o, usual.shape)[usual].tolist() for o in (nearest, *operands)]
+    result[usual] = [_toward(row[0], exact(*row), mode) for row in zip(*columns, strict=True)]
+    return result
+
+
+def _toward(nearest: float, exact: Fraction, mode: str) -> float:
+    """The nearest float64 to `exact`, or its neighbour on the side that the mode asks for."""
+    goal = {"rn": nearest, "rz": 0.0, "rm": -math.inf, "rp": math.inf}[mode]
+    if (nearest > exact and goal < nearest) or (nearest < exact and goal > nearest):
+        nearest = math.nextafter(nearest, goal)
+    return abs(nearest) if exact > 0 else -abs(nearest)
 
 
 def _split(a: Array) -> tuple[Array, Array]:
@@ -261,18 +269,6 @@ def _extreme(fmt: str, a: Array, b: Array, ftz: bool, nan: bool, xorsign_abs: bo
     if xorsign_abs:
         result = np.where(np.isnan(result), result, np.where(sign, -result, result))
     return canonical(fmt, result)
-
-
-def absolute(fmt: str, a: Array, *, ftz: bool = False) -> Array:
-    """Without its sign. NaN becomes the canonical one, but for f64. Source: golden vectors f32_compare, *_arithmetic."""
-    a = flush(np.asarray(a), fmt) if ftz else np.asarray(a)
-    return np.abs(a) if fmt == "f64" else canonical(fmt, np.abs(a))
-
-
-def negative(fmt: str, a: Array, *, ftz: bool = False) -> Array:
-    """With the other sign. NaN as in absolute."""
-    a = flush(np.asarray(a), fmt) if ftz else np.asarray(a)
-    return np.negative(a) if fmt == "f64" else canonical(fmt, np.negative(a))
 
 
 # -- approximations: float64 rounded once ------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class Checker(Observer):
                 site, cta, part, self.now, self.events, space, starts, size, kind != "read", strong, None, False, []
             )
             self._touch(access, view.clock, part)
-            if space == "shared" and len(self.machine.slots) > 1:
+            if space == "shared" and self.machine.geometry.cluster_size > 1:
                 self.ends.remote(access, state)
         if strong:
             self._flag(state, threads, space, addresses, kind, semantics, strong)
@@ -176,6 +176,10 @@ class Checker(Observer):
         self.traces[op.number] = trace
         self.now += 1
         self.ends.issued(trace)
+        if op.kind == "cp_async_arrive" and op.barrier is not None:
+            clock = self.mbarriers.at(op.barrier)
+            if clock is not None:
+                self.mbarriers.used(op.site, state, op.threads, clock)
 
     def op_read(self, op: AsyncOp, space: Any, starts: Addresses, size: int) -> None:
         trace = self.traces.get(op.number)
@@ -226,14 +230,15 @@ class Checker(Observer):
         clock = self.mbarriers.at(barrier)
         if trace is None or clock is None:
             return
-        self.mbarriers.used_by_copy(trace, clock)
         end = (clock.cta, clock.place, phase + 1)
         if op.kind == "cp_async_arrive":
             for earlier in getattr(op, "earlier", ()):
                 before = self.traces.get(earlier.number)
                 for access in before.accesses if before is not None else ():
-                    access.arrivals.append(end)
+                    if end not in access.arrivals:
+                        access.arrivals.append(end)
             return
+        self.mbarriers.used_by_copy(trace, clock)
         trace.ends.append((clock.cta, end))
 
     def commit(
@@ -256,11 +261,10 @@ class Checker(Observer):
                     waiting = (access.times == NEVER) & np.isin(access.threads, threads)
                     access.times[waiting] = now
                 continue
-            end = (cta, threads, now)
-            if read_only:
-                trace.read_ends.append(end)
-            else:
-                trace.ends.append((-1, end))
+            if not read_only:
+                trace.ends.append((-1, (cta, threads, now)))
+            elif not trace.read_ends:  # its thread may ask again; the first answer is the earliest
+                trace.read_ends.append((cta, threads, now))
 
     # -- order ----------------------------------------------------------------------------------------------------------
 
@@ -342,11 +346,10 @@ class Checker(Observer):
         state = self.ctas[cta]
         self.mbarriers.used(site, state, threads, clock)
         now = self._tick()
-        part = clock.gathering().part(cta, is_wide(scope))
         if semantics == "relaxed":
-            state.tell_published(part, threads)
+            state.tell_published(clock.gathering().part(cta, is_wide(scope)), threads)
         else:
-            state.tell(part, threads, now)
+            clock.gathering().tell(state, threads, is_wide(scope), now)
         if remote:
             self.ends.remote_arrival(site, state, threads, clock.cta, now)
 
@@ -374,12 +377,13 @@ class Checker(Observer):
         if phase < 0:
             return
         message = clock.phase(phase)
-        for view, _ in state.separate(threads):
+        for view, part in state.separate(threads):
             if semantics == "relaxed":
                 view.heard = message.heard_by(view.heard, cta, is_wide(scope))
             else:
                 message.hand_to(view.writable(), cta, is_wide(scope))
             self._saw(view, clock.cta, clock.place, phase + 1)
+            clock.last_view = state.settle(view, part, clock.last_view)
 
     def _saw(self, view: View, cta: int, place: int, time: int) -> None:
         clock = view.writable()

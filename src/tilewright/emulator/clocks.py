@@ -7,7 +7,6 @@ means: everything that x did up to t happened before. Knows nothing of addresses
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +60,7 @@ class View:
     `published`: what relaxed writes after the last fence hand on. `heard`: what relaxed reads have met, for the next fence.
     """
 
-    __slots__ = ("clock", "count", "heard", "is_shared", "published")
+    __slots__ = ("clock", "count", "heard", "is_shared", "number", "published")
 
     def __init__(self, clock: Clock, count: int, published: Clock | None = None, heard: Clock | None = None) -> None:
         self.clock = clock
@@ -69,6 +68,7 @@ class View:
         self.published = published
         self.heard = heard
         self.is_shared = True
+        self.number = 0
 
     def snapshot(self) -> Clock:
         """The clock as it is now; it will not change."""
@@ -120,9 +120,12 @@ class CtaClocks:
 
     def parts(self, threads: Threads) -> Iterator[tuple[View, Threads, NDArray[np.bool_] | None]]:
         """Each view that holds some of the threads, those threads, and which of the given ones they are (None: all)."""
+        if len(threads) == 1 or len(self.views) == 1:
+            yield self.views[int(self.view_of[threads[0]])], threads, None
+            return
         numbers = self.view_of[threads]
         first = int(numbers[0])
-        if len(numbers) == 1 or bool((numbers == first).all()):
+        if bool((numbers == first).all()):
             yield self.views[first], threads, None
             return
         for number in np.unique(numbers).tolist():
@@ -146,6 +149,15 @@ class CtaClocks:
                 found.append((own, part))
         return found
 
+    def settle(self, view: View, part: Threads, into: View | None) -> View:
+        """These threads, all of `view`, join the view `into` if it knows the very same. Returns the view they are in."""
+        if into is None or into is view or not into.count or not _same(view, into):
+            return view
+        del self.views[int(self.view_of[part[0]])]
+        self.view_of[part] = into.number
+        into.count += len(part)
+        return into
+
     def unite(self, threads: Threads, clock: Clock) -> None:
         """The threads met and know the same from now on."""
         united = View(clock, len(threads))
@@ -158,15 +170,18 @@ class CtaClocks:
         self._place(threads, united)
 
     def _place(self, threads: Threads, view: View) -> None:
-        self.view_of[threads] = self.next_view
+        self.view_of[threads] = view.number = self.next_view
         self.views[self.next_view] = view
         self.next_view += 1
 
-    def tell(self, into: Clock, threads: Threads, now: int) -> None:
-        """`into` learns all that these threads know and have done."""
+    def tell(self, into: Clock, threads: Threads, now: int, told: Clock | None = None) -> Clock | None:
+        """`into` learns all that these threads know and have done. `told`: what it was last told; returns that."""
         for view, _, _ in self.parts(threads):
-            join(into, view.clock)
+            if view.clock is not told:
+                told = view.snapshot()
+                join(into, told)
         self.tell_own(into, threads, now)
+        return told
 
     def tell_own(self, into: Clock, threads: Threads, now: int) -> None:
         """`into` learns what these threads have done up to now."""
@@ -213,6 +228,15 @@ class CtaClocks:
         self.unite(lanes, clock)
 
 
+def _same(one: View, other: View) -> bool:
+    """Whether two views know the same, and hand on the same."""
+    if one.published is not other.published or one.heard is not other.heard or one.clock.keys() != other.clock.keys():
+        return False
+    if one.clock is other.clock:
+        return True
+    return all(np.array_equal(block, other.clock[cta]) for cta, block in one.clock.items())
+
+
 def _joined(first: Clock | None, second: Clock | None) -> Clock | None:
     if first is None or second is None or first is second:
         return second if first is None else first
@@ -227,20 +251,27 @@ class Message:
     Parts by (CTA that gave it, whether its scope reaches other CTAs).
     """
 
-    __slots__ = ("is_shared", "parts")
+    __slots__ = ("is_shared", "parts", "told")
 
     def __init__(self) -> None:
         self.parts: dict[tuple[int, bool], Clock] = {}
+        self.told: dict[tuple[int, bool], Clock | None] = {}  # the clock that each part has last learned
         self.is_shared = False
 
     def part(self, cta: int, is_wide: bool) -> Clock:
         """The part to tell something to."""
         return self.parts.setdefault((cta, is_wide), {})
 
+    def tell(self, state: CtaClocks, threads: Threads, is_wide: bool, now: int) -> None:
+        """Threads release: the message takes up all that they know and have done."""
+        key = (state.cta, is_wide)
+        self.told[key] = state.tell(self.part(*key), threads, now, self.told.get(key))
+
     def copy(self) -> Message:
         """A message of its own."""
         other = Message()
         other.parts = {key: copy(clock) for key, clock in self.parts.items()}
+        other.told = dict(self.told)
         return other
 
     def hand_to(self, clock: Clock, cta: int, is_wide: bool) -> None:
@@ -258,8 +289,3 @@ class Message:
 def is_wide(scope: str) -> bool:
     """Whether a scope reaches past the CTA."""
     return scope in ("cluster", "gpu", "sys")
-
-
-def as_array(values: Any) -> NDArray[Any]:
-    """The values as an array."""
-    return np.atleast_1d(np.asarray(values))

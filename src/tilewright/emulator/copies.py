@@ -202,8 +202,10 @@ class LaneCopies(Work):
         machine.moved("global read", size * len(sources))
         machine.moved("shared written", size * len(sources))
         if machine.observer is not None:
+            issued, self.threads = self.threads, self.threads[chosen]  # the threads whose copies these are
             machine.observer.op_read(self, "global", sources.astype(np.int64), size)
             machine.observer.op_write(self, "shared", targets, size)
+            self.threads = issued
 
     def _outside(self, machine: Machine, address: int, size: int) -> EmulationError:
         return error_at(self.site, "out of bounds", f"reads {machine.memory.explain(address, size)}", self.cta)
@@ -228,11 +230,14 @@ class LaneArrivals(Work):
                 raise error_at(
                     self.site, "mbarrier before init", f"arrives on {machine.describe_barrier(flat)}", self.cta
                 )
+            phase = barrier.phase
             try:
                 done = barrier.arrive(1)
             except BarrierError as broken:
                 raise error_at(
                     self.site, broken.rule, f"{broken.message}; {machine.describe_barrier(flat)}", self.cta
                 ) from None
+            if machine.observer is not None:
+                machine.observer.op_complete_tx(self, flat, 0, phase)
             if done:
                 machine.phase_completed(barrier)

@@ -45,8 +45,11 @@ class Ends:
 
     def remote(self, access: Access, state: CtaClocks) -> None:
         """Threads access shared memory, perhaps of another CTA."""
+        first, num_bytes = self.machine.smem_range(access.cta)
+        if int(access.starts.min()) >= first and int(access.starts.max()) < first + num_bytes:
+            return
         owners = access.starts // self.machine.smem_stride
-        own = self.machine.smem_range(access.cta)[0] // self.machine.smem_stride
+        own = first // self.machine.smem_stride
         for slot in np.unique(owners[owners != own]).tolist():
             cta = self.machine.smem_owner(slot * self.machine.smem_stride)[0]
             self.remote_arrival(access.site, state, access.threads[owners == slot], cta, int(access.times))

@@ -238,6 +238,21 @@ def one_nan(values: Array) -> Array:
     return values
 
 
+_NAN_ABOVE = {"f16": 0x7C00, "bf16": 0x7F80}  # bits of infinity: a larger magnitude is a NaN
+
+
+def one_half_nan(bits: Array, fmt: str) -> Array:
+    """16-bit floats, or pairs of them in 32 bits, with every NaN as PTX writes it."""
+    halves = np.ascontiguousarray(bits).view(np.uint16)
+    nan = (halves & np.uint16(0x7FFF)) > _NAN_ABOVE[fmt]
+    return np.where(nan, np.uint16(0x7FFF), halves).view(bits.dtype)
+
+
+def f16_of_f64(bits: Array) -> Array:
+    """f16 results of a conversion from f64: there alone NaN is 0x7E00 (golden vector cvt_f64)."""
+    return np.where(bits == 0x7FFF, np.uint16(0x7E00), bits)
+
+
 _TIE = np.uint64(0x1000_0000)  # float64 bits below float32's, when the value lies half way between two float32
 _BELOW = np.uint64(0x1FFF_FFFF)
 _SMALLEST_NORMAL = 2.0**-126

@@ -209,7 +209,7 @@ class Machine:
         team = fragment.team
         if fragment in team.parked:
             team.parked.remove(fragment)
-            fragment.reason = None
+            fragment.reason, fragment.site = None, None
             team.arrive(fragment)
             self.enqueue(team)
 
@@ -228,7 +228,7 @@ class Machine:
         for cta in self.slots:
             for team in cta.teams if cta is not None else []:
                 for fragment in [*team.parked, *team.ready]:
-                    site = site or self.kernel.blocks[fragment.block].site
+                    site = site or team.site_of(fragment)
         shown = lines[:64] + ([f"... and {len(lines) - 64} more"] if len(lines) > 64 else [])
         return EmulationError("\n  ".join([message, *shown]), rule=rule, **error_facts(site))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, Clock, CtaClocks, Message, time_of
+from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, Clock, CtaClocks, Message, View, time_of
 from tilewright.emulator.events import Finding, Site, Threads
 from tilewright.emulator.rules import Reporter, threads_in_words
 from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess, Index, Shadow, Trace
@@ -32,6 +32,7 @@ class BarrierClock:
         self.fenced = 0
         self.message = Message()
         self.phases: dict[int, Message] = {}
+        self.last_view: View | None = None  # of the threads that last waited
 
     def gathering(self) -> Message:
         """The message of the phase under way: all that this barrier has been told since its init."""

@@ -20,9 +20,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+from tilewright.emulator.exact import Array, directed_sum64, odd_sum, stops_at_max
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,8 @@ def encode(
 
 def _nan_bits(form: Format, values: Array, mode: str) -> Array:
     if form.name == "f64":
-        return values.astype(np.float64).view(np.uint64) | QUIET64
+        with np.errstate(invalid="ignore"):  # a signalling float32 becomes quiet in the cast
+            return values.astype(np.float64).view(np.uint64) | QUIET64
     if form.name == "tf32" and mode == "rna" and values.dtype == np.float32:
         return values.view(np.uint32) & TF32_KEPT
     return np.asarray(form.nan, form.storage)
@@ -178,21 +178,10 @@ def _rounded(form: Format, values: Array, mode: str, satfinite: bool) -> Array:
         result = np.ldexp(ROUND_INTEGRAL[mode](np.ldexp(exact, -unit)), unit)
         result = np.where(np.isfinite(exact), result, exact)
         too_large = np.abs(result) > form.max_finite
-        to_max = too_large & (satfinite | ~np.isinf(exact) & _stops_at_max(mode, exact))
+        to_max = too_large & (satfinite | ~np.isinf(exact) & stops_at_max(mode, exact))
     limit = np.copysign(form.max_finite, exact)
     result = np.where(too_large, np.copysign(np.inf, exact), result)
     return np.asarray(np.where(to_max, limit, result))
-
-
-def _stops_at_max(mode: str, exact: Array) -> Array:
-    """Where a finite value beyond the largest number rounds to that number, not to infinity. Source: IEEE 754, 7.4."""
-    if mode == "rz":
-        return np.ones(exact.shape, bool)
-    if mode == "rm":
-        return np.asarray(exact > 0)
-    if mode == "rp":
-        return np.asarray(exact < 0)
-    return np.zeros(exact.shape, bool)
 
 
 def _store(form: Format, exact: Array) -> Array:
@@ -394,51 +383,3 @@ def canonical(fmt: str, values: Array) -> Array:
     if fmt == "f64":
         return np.where(nan, values.view(np.uint64) | QUIET64, values.view(np.uint64)).view(np.float64)
     return np.where(nan, decode(fmt, np.asarray(FORMATS[fmt].nan, FORMATS[fmt].storage)), values)
-
-
-# -- exact sums -------------------------------------------------------------------------------------------------------
-
-
-def two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """(s, e): s the nearest to a + b, s + e exactly a + b. Source: Knuth, TAOCP 2, 4.2.2."""
-    s = a + b
-    back = s - a
-    return s, (a - (s - back)) + (b - back)
-
-
-def odd_sum(a: Array, b: Array, mode: str = "rn") -> Array:
-    """a + b rounded to odd. x - x is -0 when the mode rounds down, else +0. Source: IEEE 754, 6.3."""
-    s, error = two_sum(a, b)
-    if mode == "rm":
-        s = np.where((s == 0) & (a == -b) & (np.signbit(a) != np.signbit(b)), -0.0, s)
-    return to_odd(s, error)
-
-
-def to_odd(nearest: Array, error: Array) -> Array:
-    """The nearest float64 to nearest + error, moved to its odd neighbour when error is not zero.
-
-    A zero keeps its sign: an exact result of zero has no error.
-    """
-    lost = np.isfinite(nearest) & (error != 0) & np.isfinite(error)
-    even = (np.asarray(nearest).view(np.uint64) & np.uint64(1)) == 0
-    target = np.where(error > 0, np.inf, -np.inf)
-    return np.where(lost & even, np.nextafter(nearest, target), nearest)
-
-
-def directed_sum64(a: Array, b: Array, mode: str) -> Array:
-    """a + b rounded to float64 in the mode."""
-    s, error = two_sum(a, b)
-    if mode == "rn":
-        return s
-    over = np.isinf(s) & np.isfinite(a) & np.isfinite(b) & _stops_at_max(mode, s)
-    s = np.where(over, np.copysign(FORMATS["f64"].max_finite, s), s)
-    lost = np.isfinite(s) & np.isfinite(error) & (error != 0)
-    below, above = np.nextafter(s, -np.inf), np.nextafter(s, np.inf)
-    floor = np.where(lost & (error < 0), below, s)
-    ceil = np.where(lost & (error > 0), above, s)
-    if mode == "rz":
-        return np.where(s > 0, floor, ceil)
-    if mode == "rp":
-        return ceil
-    exact_zero = (s == 0) & ~lost & (np.signbit(a) != np.signbit(b)) & (a == -b)
-    return np.where(exact_zero, -0.0, floor)  # as in odd_sum

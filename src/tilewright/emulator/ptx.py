@@ -40,7 +40,11 @@ def parse(text: str) -> Program:
 
     Raises: EmulationError: text that is not PTX, with its line.
     """
-    return _Parser(text).module()
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except (ValueError, IndexError, KeyError) as failure:
+        raise parser.error(f"malformed text: {failure}") from failure
 
 
 class _Parser:

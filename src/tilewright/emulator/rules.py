@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, WRITTEN
-from tilewright.emulator.events import Finding
+from tilewright.emulator.events import Finding, Site
 from tilewright.emulator.order import Meeting
 from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess
 
@@ -72,13 +72,12 @@ class Reporter:
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.seen: set[tuple[str, int, int]] = set()
+        self.seen: set[tuple[str, frozenset[tuple[str, ...] | int]]] = set()
         self.machine: Machine | None = None
 
     def add(self, finding: Finding) -> None:
         """Keeps a finding unless its pair is known."""
-        other = finding.other_site.line if finding.other_site is not None else 0
-        key = (finding.rule, min(finding.site.line, other), max(finding.site.line, other))
+        key = _key(finding.rule, finding.site, finding.other_site)
         if key not in self.seen:
             self.seen.add(key)
             self.findings.append(finding)
@@ -91,8 +90,7 @@ class Reporter:
         mine = found.access is second
         threads = (meeting.other_thread, meeting.thread) if mine else (meeting.thread, meeting.other_thread)
         rule, repair = judged(found, first, second, _warp(first, threads[0]) == _warp(second, threads[1]))
-        key = (rule, *sorted((first.site.line, second.site.line)))
-        if key in self.seen:
+        if _key(rule, second.site, first.site) in self.seen:
             return
         bytes_met = self.place(first.space, meeting.first, meeting.last)
         one, two = self.agent(first, threads[0]), self.agent(second, threads[1])
@@ -140,6 +138,12 @@ class Reporter:
         if isinstance(access, AsyncAccess) and access.trace.op.barrier is not None and self.machine is not None:
             return self.machine.describe_barrier(access.trace.op.barrier)
         return ""
+
+
+def _key(rule: str, site: Site, other: Site | None) -> tuple[str, frozenset[tuple[str, ...] | int]]:
+    """What makes two findings the same: the rule and the places in the CUDA source, or in the PTX without one."""
+    places = (site, other) if other is not None else (site,)
+    return rule, frozenset(place.source_chain or place.line for place in places)
 
 
 def threads_in_words(cta: int, threads: np.ndarray) -> str:  # type: ignore[type-arg]
@@ -220,12 +224,12 @@ def _after_async(first: AsyncAccess, second: AnyAccess) -> tuple[str, str]:
 
 
 def _after_threads(first: Access, second: AnyAccess, same_warp: bool) -> tuple[str, str]:
-    if same_warp:
-        return "missing __syncwarp", "execute __syncwarp (bar.warp.sync) between the two"
     if isinstance(second, AsyncAccess) and second.writes and second.space == "shared":
         return "refilled while read", (
             "threads arrive on a barrier after their last access, and the thread that issues the copy waits for it first"
         )
+    if same_warp:
+        return "missing __syncwarp", "execute __syncwarp (bar.warp.sync) between the two"
     if first.space == "global":
         return "data race", (
             "the first releases (fence and flag, or st.release / red.release at scope .gpu) and the second acquires it, or "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ REGISTER_FILE = 65536
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
 MAX_BLOCKS = 20_000_000  # blocks of instructions before a run is taken for endless
+MAX_WIDE_CTAS = 64  # in one vector: wider than some thousand threads gains nothing and takes memory
 MAX_RESIDENT_CTAS = 256  # at once, where CTAs talk through global memory
 
 
@@ -58,7 +59,6 @@ class Report:
     banks: dict[str, tuple[int, int]]
     blocks: int
     width: str
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def warp_instructions(self) -> int:
@@ -87,8 +87,9 @@ def run(
     """Runs every CTA of the launch on this CPU. `memory`'s buffers are read and written in place.
 
     `params`: the parameter block, or one value a parameter (int, float, bytes). `width`: threads in one vector; wider
-    is faster, "warp" interleaves most. `resident`: clusters at once; by default one after another, unless the kernel
-    may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely on its alignment.
+    is faster and the default, "warp" interleaves most. `resident`: clusters at once; by default one after another,
+    unless the kernel may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely
+    on its alignment.
 
     Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a
     rule that the kernel broke.
@@ -99,7 +100,7 @@ def run(
         from tilewright.emulator.checks import Checker  # here: runs without checks need not load it
 
         observer = Checker()
-    chosen = _width(kernel, geometry, width, observer is not None)
+    chosen = _width(kernel, geometry, width, alone=observer is None and schedule != "random")
     clusters = geometry.num_ctas // geometry.cluster_size
     machine = Machine(
         kernel,
@@ -194,32 +195,35 @@ def _geometry(kernel: Kernel, launch: Grid) -> Geometry:
     return Geometry(grid=grid, block=block, cluster=cluster, smem_bytes=launch.smem_bytes, registers=registers)
 
 
-def _width(kernel: Kernel, geometry: Geometry, width: Width | None, observed: bool) -> str:
-    """The width asked for, or the widest that the kernel's instructions allow."""
+def _width(kernel: Kernel, geometry: Geometry, width: Width | None, alone: bool) -> str:
+    """The width asked for, or the widest that the instructions allow. `alone`: nobody watches or interleaves."""
     if width is not None and width not in WIDTHS:
         raise EmulationError(f"width {width!r} is none of {', '.join(WIDTHS)}", rule="launch")
-    chosen: str = width or "cta"
+    chosen: str = width or "grid"
     if kernel.uses("wgmma.") or kernel.uses("setmaxnreg"):
         chosen = chosen if chosen == "warp" else "warpgroup"
-    talks = ("mbarrier.", "cp.async.bulk", "barrier.cluster", "mapa", "st.async", "elect", "getctarank")
-    if chosen == "grid" and (observed or geometry.cluster_size > 1 or any(kernel.uses(prefix) for prefix in talks)):
-        chosen = "cta"
-    if chosen in ("grid", "cta") and geometry.threads % WARP:
-        chosen = "cta"
     if chosen == "warpgroup" and geometry.threads % WARPGROUP and kernel.uses("wgmma."):
         raise EmulationError(f"wgmma in CTAs of {geometry.threads} threads, no multiple of {WARPGROUP}", rule="launch")
+    talks = geometry.cluster_size > 1 or any(kernel.uses(prefix) for prefix in _TALKS)
+    if chosen == "grid" and (not alone or talks or geometry.threads % WARP or geometry.num_ctas == 1):
+        chosen = "cta"
     return chosen
+
+
+# Opcodes whose handlers serve one CTA at a time.
+_TALKS = ("mbarrier.", "cp.async.bulk", "barrier.cluster", "mapa", "st.async", "elect", "getctarank")
 
 
 def _resident(kernel: Kernel, geometry: Geometry, clusters: int, width: str, asked: int | None) -> int:
     if asked is not None:
         return max(1, min(asked, clusters))
-    most = max(1, MAX_RESIDENT_CTAS // geometry.cluster_size)
     waits = any(
         opcode.startswith(("atom", "ld.acquire", "ld.volatile", "ld.relaxed")) and ".shared" not in opcode
         for opcode in kernel.opcodes
     )
-    return min(clusters, most) if width == "grid" or waits else 1
+    if waits:
+        return min(clusters, max(1, MAX_RESIDENT_CTAS // geometry.cluster_size))
+    return min(clusters, MAX_WIDE_CTAS) if width == "grid" else 1
 
 
 def _with_variables(kernel: Kernel, memory: GlobalMemory) -> GlobalMemory:

@@ -18,7 +18,7 @@ from tilewright.emulator.blocks import Block, item_registers
 from tilewright.emulator.events import Site, error_facts
 from tilewright.emulator.isa import sync
 from tilewright.emulator.launch import WARP, WARPGROUP, Cta, special_register
-from tilewright.emulator.values import EXITED, PARKED, InFlight, Matrices, Partial, UnusableError
+from tilewright.emulator.values import EXITED, PARKED, InFlight, Matrices, Partial
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Fragment:
     count: int
     block: int
     is_pinned: bool = False  # split off at its block on purpose: must run before it may merge
+    has_yielded: bool = False  # its turn ended while it could run
     waits_for: tuple[int, int] | None = None  # (flat mbarrier, phase) that it was parked on
     reason: Callable[[], str] | None = None  # while parked: what it waits for, in words
     cluster_generation: int = -1  # of the cluster barrier that it has arrived at and not waited for
@@ -93,13 +94,14 @@ class Team:
         end = len(blocks)
         machine.turn_end = machine.blocks_run + turn
         while ready:
-            fragment = ready[0] if len(ready) == 1 else min(ready, key=lambda f: f.block)
+            fragment = ready[0] if len(ready) == 1 else self._lowest()
             ready.remove(fragment)
             self.current = fragment
             block = fragment.block
             while True:
                 if machine.blocks_run >= machine.turn_end:
                     fragment.block = block
+                    fragment.has_yielded = True
                     ready.append(fragment)
                     return
                 if block == end:
@@ -122,7 +124,9 @@ class Team:
                 fragment.block = block
                 try:
                     result = function(self, self.registers, selection, fragment.count)
-                except (TypeError, AttributeError, UnusableError) as failure:
+                except EmulationError:
+                    raise
+                except Exception as failure:  # whatever NumPy says of a register that holds no value
                     raise self._diagnosis(fragment, blocks[block], failure) from failure
                 if result.__class__ is int:
                     if result < 0:  # PARKED or EXITED
@@ -132,12 +136,21 @@ class Team:
                         fragment.block = block
                         if self._meets(fragment):
                             break
-                        if ready and min(f.block for f in ready) < block:
+                        if any(f.block < block and not f.has_yielded for f in ready):
                             ready.append(fragment)
                             break
                 else:
                     self._part(fragment, result)
                     break
+
+    def _lowest(self) -> Fragment:
+        """The ready fragment at the lowest block. Those that have had a whole turn, or only asked, come last."""
+        waiting = [fragment for fragment in self.ready if not fragment.has_yielded]
+        if not waiting:
+            waiting = self.ready
+            for fragment in waiting:
+                fragment.has_yielded = False
+        return min(waiting, key=lambda fragment: fragment.block)
 
     def _part(self, fragment: Fragment, branch: tuple[NDArray[np.bool_], int, int]) -> None:
         predicate, taken, other = branch
@@ -264,7 +277,7 @@ class Team:
     def special_register(self, name: str, site: Site) -> NDArray[Any]:
         """The value of %tid.x and the like for every lane of the team."""
         found = self.specials.get(name)
-        if found is None:
+        if found is None or name.startswith(("%clock", "%globaltimer")):
             found = self.specials[name] = np.broadcast_to(special_register(self, name, site), (self.width,)).copy()
         return found
 
@@ -347,13 +360,17 @@ class Team:
 
     # -- reports ----------------------------------------------------------------------------------------------------
 
+    def site_of(self, fragment: Fragment) -> Site:
+        """The instruction that the fragment waits at, or is about to run."""
+        blocks = self.machine.kernel.blocks
+        return fragment.site or blocks[min(fragment.block, len(blocks) - 1)].site
+
     def describe(self) -> list[str]:
         """One line for each fragment: who, where, and what it waits for."""
         found = []
         for fragment in [*self.parked, *self.ready]:
             lanes = self.lanes if fragment.selection is None else self.lanes[fragment.selection]
-            block = min(fragment.block, len(self.machine.kernel.blocks) - 1)
-            site = self.machine.kernel.blocks[block].site
+            site = self.site_of(fragment)
             what = fragment.reason() if fragment.reason is not None else "can run"
             for cta in self.ctas:
                 own = lanes if len(self.ctas) == 1 else lanes[lanes // self.machine.geometry.threads == cta.slot]
@@ -364,8 +381,8 @@ class Team:
                     found.append(f"CTA {cta.index} warp {warps}{part} at {site}: {what}")
         return found
 
-    def _diagnosis(self, fragment: Fragment, block: Block, failure: Exception) -> Exception:
-        """Why a block failed on a register that holds no value: the first such read. Anything else is passed on."""
+    def _diagnosis(self, fragment: Fragment, block: Block, failure: Exception) -> EmulationError:
+        """Why a block failed: the first read of a register that holds no value, or else a fault of the emulator."""
         written: set[int] = set()
         for item in block.items:
             read, writes = item_registers(item)
@@ -389,7 +406,8 @@ class Team:
                 elif value is None:
                     return self.error(site, "uninitialised register", f"{reg.name} is read but was never written")
             written |= {reg.index for reg in writes}
-        return failure
+        what = f"{type(failure).__name__}: {failure}"
+        return self.error(block.site, "internal", f"the emulator failed in the block that starts here: {what}")
 
 
 def _selection(lanes: Index) -> Selection:

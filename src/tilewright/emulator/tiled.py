@@ -366,7 +366,7 @@ def store(tensor_map: TiledMap, where: Box, rows: Bytes, target: Bytes, target_a
 def reduce(tensor_map: TiledMap, where: Box, rows: Bytes, target: Bytes, target_address: int, op: str) -> None:
     """cp.reduce.async.bulk.tensor: combines the rows (R, row_bytes) into the buffer, element by element.
 
-    `op`: add, min, max, and, or, xor. It clips as a store does, by 16-byte chunks.
+    `op`: add, min, max, inc, dec, and, or, xor. It clips as a store does, by 16-byte chunks.
     Source: PTX ISA, cp.reduce.async.bulk.tensor; golden vectors tma_reduce_add_f16, tma_reduce_or_u32.
     """
     first, last = where.inner_first, where.stored_last
@@ -387,6 +387,16 @@ def reduce(tensor_map: TiledMap, where: Box, rows: Bytes, target: Bytes, target_
         result = numerics.encode(fmt, combine(fmt, numerics.decode(fmt, old), numerics.decode(fmt, new)))
     else:
         kind = numerics.INTEGERS[fmt]
-        combine = {"add": np.add, "min": np.minimum, "max": np.maximum}[op]
+        combine = {"add": np.add, "min": np.minimum, "max": np.maximum, "inc": _incremented, "dec": _decremented}[op]
         result = combine(old.view(kind), new.view(kind))
     target[index] = np.ascontiguousarray(result).view(np.uint8)
+
+
+def _incremented(old: NDArray[Any], limit: NDArray[Any]) -> NDArray[Any]:
+    """One more, and 0 after the limit. Source: PTX ISA, red, on .inc and .dec."""
+    return np.asarray(np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1)))
+
+
+def _decremented(old: NDArray[Any], limit: NDArray[Any]) -> NDArray[Any]:
+    """One less, and the limit after 0 or from above it."""
+    return np.asarray(np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1)))

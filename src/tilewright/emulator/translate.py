@@ -322,7 +322,10 @@ class Emitter:
             if item.form is None:
                 self._branch(item)
                 return
-            item.form.emit(self, item.instruction, item.modifiers)
+            try:
+                item.form.emit(self, item.instruction, item.modifiers)
+            except (ValueError, IndexError, KeyError, TypeError, AttributeError) as failure:
+                raise self.error(f"the operands do not fit {item.instruction.opcode}") from failure
             if item.form.ends:
                 return
         self.flush()

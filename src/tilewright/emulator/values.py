@@ -68,7 +68,7 @@ class Matrices:
     Values are kept as long as their matrix, so an identity stands for one value. Arrays in registers never change.
     """
 
-    LIMIT = 512
+    LIMIT = 128
 
     def __init__(self) -> None:
         self.held: dict[tuple[Any, ...], tuple[Any, Any]] = {}

@@ -95,6 +95,7 @@ class Wgmma(Work):
                 columns = fragments.wgmma_sparse_columns(self.metadata, self.selector, shape.k, shape.bits)
                 a = fragments.sparse_expand(a, columns[row : row + num_rows], shape.k)
             tile.values = multiplied(shape, a, b, tile.values if self.scale_d else None, self.negate)
+        self.parts = {}  # accumulators live on in their registers
 
     def _operand(
         self, machine: Machine, descriptor: int, rows: int, kind: str, k_major: bool, name: str, k: int

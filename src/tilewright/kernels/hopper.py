@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.config import PRODUCER_REGISTERS, STORE_ROWS, SWIZZLE_BYTES, Config
+from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config
 from tilewright.device import Device
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import Problem
@@ -44,7 +44,7 @@ class HopperFamily:
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""
         for base in _LARGE + _SHORT:
-            for cluster_m in (1, 2):
+            for cluster_m in (1,) if base.pingpong else (1, 2):  # no ping-pong in clusters: 192 columns spill there
                 config = base.replace(cluster_m=cluster_m, halves=base.halves and cluster_m == 1)
                 if config.violations(problem, device):
                     continue
@@ -67,13 +67,14 @@ class HopperFamily:
             "CONSUMERS": config.consumers,
             "WGMMAS_M": config.wgmmas_m,
             "CLUSTER_M": config.cluster_m,
-            "SCHEDULE": f"Schedule::{config.schedule}",
+            "CLUSTER_N": config.cluster_n,
+            "CLUSTER": config.cluster,
             "THREADS": config.threads,
             "PINGPONG": config.pingpong,
             "HALVES": config.halves,
             "K_BACK_AND_FORTH": config.k_back_and_forth,
             "MOVES_REGISTERS": config.moves_registers,
-            "PRODUCER_REGISTERS": PRODUCER_REGISTERS,
+            "PRODUCER_REGISTERS": config.producer_registers,
             "CONSUMER_REGISTERS": config.consumer_registers,
             "FULL_ARRIVALS": config.full_arrivals,
             "EMPTY_ARRIVALS": config.empty_arrivals,
@@ -95,19 +96,20 @@ class HopperFamily:
         """One CTA an SM, whole clusters, never more CTAs than tiles (halves: than half tiles)."""
         rows, columns = config.tiles(problem)
         sms = device.num_sms if num_sms is None else num_sms
-        places = rows * columns // config.cluster_m * (2 if config.halves else 1)
-        clusters = max(1, min(sms // config.cluster_m, places))
+        places = rows * columns // config.cluster * (2 if config.halves else 1)
+        clusters = max(1, min(sms // config.cluster, places))
         return Launch(
-            grid=clusters * config.cluster_m,
+            grid=clusters * config.cluster,
             block=config.threads,
-            cluster=config.cluster_m,
+            cluster=config.cluster,
             smem_bytes=config.smem_bytes(problem),
         )
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of hopper_gemm in order."""
         rows, columns = config.tiles(problem)
-        group = min(config.group_m, max(1, rows // config.cluster_m))
+        cluster_rows = max(1, rows // config.cluster_m)
+        group = cluster_rows if config.schedule == "linear" else min(config.group_m, cluster_rows)
         out: Argument = IntArgument("out_map", 0, 4)
         if problem.out_through_tma:
             out = MapArgument("out", _out_map(problem, config))
@@ -121,7 +123,7 @@ class HopperFamily:
             IntArgument("n", problem.n, 4),
             IntArgument("k", problem.k, 4),
             IntArgument("group_m", group, 4),
-            IntArgument("num_whole", config.whole_tiles(rows * columns, launch.grid) // config.cluster_m, 4),
+            IntArgument("num_whole", config.whole_tiles(rows * columns, launch.grid) // config.cluster, 4),
         )
 
 
@@ -150,7 +152,7 @@ def _a_map(problem: Problem, config: Config) -> TensorMap:
         dtype=problem.dtype,
         extents=(problem.k, problem.m),
         pitches_bytes=(problem.a_pitch * problem.dtype.size,),
-        box=(config.tile_k, config.tile_m // 2 if config.halves else config.tile_m),
+        box=(config.tile_k, config.tile_m // (2 if config.halves else config.cluster_n)),
         swizzle_bytes=SWIZZLE_BYTES,
     )
 

@@ -17,9 +17,6 @@ from tilewright.jit.source import Source, included
 from tilewright.kernels.family import Family
 from tilewright.problem import Problem
 
-# Enumerations that a rendered constant may name, with the values in the order of declaration.
-_SCHEDULE_ENUM = "enum class Schedule { linear, grouped };"
-
 
 def render(family: Family, problem: Problem, config: Config, device: Device, wait_limit: int = 0) -> Source:
     """The whole unit of one kernel.
@@ -46,8 +43,6 @@ def constants_header(constants: Mapping[str, int | bool | str]) -> str:
         "#pragma once",
         "",
         '#include "base.cuh"',
-        "",
-        _SCHEDULE_ENUM,
         "",
         "struct Config {",
     ]
@@ -140,10 +135,10 @@ def _closure(unit: str, headers: Mapping[str, str]) -> set[str]:
 
 
 def _slug(problem: Problem, config: Config) -> str:
-    """A name that a profiler or a cache listing can show, of what is compiled in: the order's group is not."""
+    """A name that a profiler or a cache listing can show, of what is compiled in: the order of tiles is not."""
     layout = "tn" if problem.b_major == "k" else "nn"
     return (
         f"{problem.dtype}_{problem.out_dtype}_{layout}_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
-        f"_w{config.consumers}_c{config.cluster_m}_{config.schedule}_o{config.store_slots}"
+        f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
         + "".join(f"_{word}" for word in ("pingpong", "halves", "k_back_and_forth") if getattr(config, word))
     )

@@ -6,7 +6,7 @@ Barriers lie behind the box in dynamic shared memory: static variables would mov
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +14,25 @@ from numpy.typing import NDArray
 
 from golden.vector import UNTOUCHED, Map, Vector, random, words
 
+ILLEGAL = "CUDA_ERROR_ILLEGAL_INSTRUCTION"
 SIZES = {"u8": 1, "f16": 2, "bf16": 2, "f32": 4, "s32": 4, "u32": 4, "tf32": 4, "f64": 8}
+SIZES |= {"f32_ftz": 4, "tf32_ftz": 4}
+
+
+# Float32 whose low 13 bits are under, at and over half of a tf32 unit, with even and odd units, and the special ones.
+TF32_TIES = (
+    *(0x3F80_0000 | unit << 13 | low for unit in (0, 1, 0x3FF) for low in (0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF)),
+    *(0x0000_0001, 0x0000_1000, 0x0000_1001, 0x807F_F000, 0x807F_FFFF),  # subnormal
+    *(0x7F7F_F000, 0xFF7F_FFFF, 0x7F80_0000, 0xFF80_0000),  # round to infinity; infinity
+    *(0x7F80_0001, 0x7F80_1000, 0x7FC1_2345, 0xFFFF_FFFF),  # NaN
+)
+
+
+def ties(num_bytes: int) -> NDArray[np.uint8]:
+    """TF32_TIES again and again, and between them random bits."""
+    found = random("tf32_ties").integers(0, 2**32, num_bytes // 4, np.uint32)
+    found[::2] = np.resize(np.array(TF32_TIES, np.uint32), found[::2].size)
+    return words(found)
 
 
 def counting(num_bytes: int) -> NDArray[np.uint8]:
@@ -48,7 +66,9 @@ class Move:
     @property
     def window_bytes(self) -> int:
         """Shared memory that is looked at: the box, rounded up, and what lies round it."""
-        return -(-(self.target + self.box_bytes + 128) // 1024) * 1024
+        rows = self.box_bytes // (self.box[0] * SIZES[self.element])
+        last = self.target + max(self.box_bytes + 128, rows * self.swizzle)  # a narrow row takes the swizzle's width
+        return -(-last // 1024) * 1024
 
     def map(self, buffer: str, offset_bytes: int = 0) -> Map:
         return Map(
@@ -68,7 +88,7 @@ class Move:
         return f"{{{places}}}", ", ".join(f'"r"({x})' for x in self.at)
 
 
-def load(name: str, move: Move, *, error: str = "", doubt: str = "") -> Vector:
+def load(name: str, move: Move, *, given: NDArray[np.uint8] | None = None, error: str = "", doubt: str = "") -> Vector:
     """Shared memory after one load into it; then one word, 1 if the announced bytes completed the barrier."""
     rank, window = len(move.box), move.window_bytes
     text, inputs = move.coordinates(3)
@@ -93,7 +113,7 @@ def load(name: str, move: Move, *, error: str = "", doubt: str = "") -> Vector:
         name=name,
         family="tma",
         body=body,
-        input=counting(move.tensor_bytes),
+        input=counting(move.tensor_bytes) if given is None else given,
         output_bytes=window + 16,
         block=32,
         smem_bytes=window + 16,
@@ -103,9 +123,7 @@ def load(name: str, move: Move, *, error: str = "", doubt: str = "") -> Vector:
     )
 
 
-def store(
-    name: str, move: Move, *, reduce: str = "", start: NDArray[np.generic] | None = None, doubt: str = ""
-) -> Vector:
+def store(name: str, move: Move, *, reduce: str = "", error: str = "", doubt: str = "") -> Vector:
     """The output buffer after one box of shared memory was written or added into it. The tensor begins 256 bytes in,
     and what is round it must survive."""
     rank, window = len(move.box), move.window_bytes
@@ -151,6 +169,7 @@ def store(
         block=32,
         smem_bytes=window,
         maps=(move.map("out", 256),),
+        error=error,
         doubt=doubt,
     )
 
@@ -184,9 +203,13 @@ LOADS: dict[str, tuple[Move, str]] = {
     "tma_load_tf32": (Move("tf32", (20, 9), (80,), (16, 8), (4, 2), 64), "whether a tf32 map rounds what it brings"),
     **{
         f"tma_load_fill_nan_{e}": (Move(e, (22, 6), (96,), (16, 4), (16, 4), 0, fill_nan=True), "the NaN that fills")
-        for e in ("f16", "bf16", "f32")
+        for e in ("f16", "bf16", "f32", "tf32")
     },
+    "tma_load_fill_nan_f64": (Move("f64", (11, 6), (96,), (8, 4), (6, 4), 0, fill_nan=True), "the NaN that fills"),
+    "tma_load_narrow_32_in_64": (Move("f32", (40, 24), (160,), (8, 12), (8, 1), 64, target=640), _NARROW),
+    "tma_load_narrow_3d": (Move("f16", (24, 5, 4), (48, 256), (16, 3, 3), (8, -1, 2), 64), _NARROW),
 }
+_TIES = Move("tf32", (16, 8), (64,), (16, 8), (0, 0), 64)
 STORES: dict[str, tuple[Move, str]] = {
     **{
         f"tma_store_swizzle_{w}": (Move("bf16", (72, 24), (160,), (_INNER[w], 16), (8, 3), w), "")
@@ -197,8 +220,19 @@ STORES: dict[str, tuple[Move, str]] = {
     "tma_store_ragged": (Move("bf16", (37, 10), (112,), (32, 8), (16, 5), 64), "where an extent inside a chunk clips"),
     "tma_store_ragged_f32": (Move("f32", (13, 6), (64,), (16, 8), (0, 2), 64), "where an extent inside a chunk clips"),
     "tma_store_past": (Move("bf16", (72, 10), (160,), (64, 8), (40, 6), 128), ""),
-    "tma_store_before": (Move("bf16", (72, 10), (160,), (64, 8), (-16, -3), 128), "whether a store may start before 0"),
+    "tma_store_narrow_16_in_128": (Move("bf16", (72, 24), (160,), (8, 8), (16, 1), 128), _NARROW),
+    "tma_store_narrow_32_in_128": (Move("bf16", (72, 24), (160,), (16, 8), (16, 1), 128, target=384), _NARROW),
+    "tma_store_narrow_48_in_64": (Move("bf16", (72, 24), (160,), (24, 8), (0, 1), 64), _NARROW),
+    "tma_store_1d": (Move("f32", (100,), (), (64,), (56,)), ""),
     "tma_store_3d": (Move("f16", (24, 5, 4), (48, 256), (16, 4, 3), (8, 3, 2), 32), ""),
+}
+_BEFORE = "whether a store may start before 0"
+BEFORE: dict[str, tuple[Move, str]] = {
+    "tma_store_before": (Move("bf16", (72, 10), (160,), (64, 8), (-16, -3), 128), ""),
+    "tma_store_before_x": (Move("bf16", (72, 10), (160,), (64, 8), (-64, 3), 128), ""),
+    "tma_store_before_x_no_swizzle": (Move("bf16", (72, 10), (160,), (64, 8), (-8, 0), 0), ""),
+    "tma_store_before_y": (Move("bf16", (72, 10), (160,), (64, 8), (8, -1), 128), ""),
+    "tma_reduce_before_y": (Move("f32", (24, 10), (96,), (16, 8), (8, -5), 64), "add"),
 }
 REDUCTIONS: dict[str, tuple[Move, str]] = {
     "tma_reduce_add_f32": (Move("f32", (24, 10), (96,), (16, 8), (8, 5), 64), "add"),
@@ -207,6 +241,9 @@ REDUCTIONS: dict[str, tuple[Move, str]] = {
     "tma_reduce_min_s32": (Move("s32", (24, 10), (96,), (16, 8), (8, 5), 64), "min"),
     "tma_reduce_max_f16": (Move("f16", (40, 6), (80,), (32, 4), (8, 1), 64), "max"),
     "tma_reduce_or_u32": (Move("u32", (22, 6), (96,), (16, 4), (8, 1)), "or"),
+    "tma_reduce_inc_u32": (Move("u32", (24, 6), (96,), (16, 4), (8, 1), 64), "inc"),
+    "tma_reduce_dec_u32": (Move("u32", (24, 6), (96,), (16, 4), (8, 1), 64), "dec"),
+    "tma_reduce_narrow_f16": (Move("f16", (40, 12), (80,), (24, 8), (8, 1), 64), "add"),
 }
 
 MULTICAST = """
@@ -293,7 +330,7 @@ def _others() -> list[Vector]:
     rows = Move("bf16", (64, 24), (128,), (64, 8), (0, 0), 128)
     misaligned = Move("bf16", (72, 24), (160,), (64, 8), (1, 0), 128)
     return [
-        load("tma_load_misaligned", misaligned, error="CUDA_ERROR_ILLEGAL_INSTRUCTION", doubt="the error's name"),
+        load("tma_load_misaligned", misaligned, error=ILLEGAL, doubt="the error's name"),
         Vector(
             name="tma_load_multicast",
             family="tma",
@@ -315,5 +352,15 @@ VECTORS: list[Vector] = [
     *[load(name, move, doubt=doubt) for name, (move, doubt) in LOADS.items()],
     *[store(name, move, doubt=doubt) for name, (move, doubt) in STORES.items()],
     *[store(name, move, reduce=op) for name, (move, op) in REDUCTIONS.items()],
+    *[store(name, move, reduce=op, error=ILLEGAL, doubt=_BEFORE) for name, (move, op) in BEFORE.items()],
+    *[
+        load(
+            f"tma_load_rounding_{element}",
+            replace(_TIES, element=element),
+            given=ties(_TIES.tensor_bytes),
+            doubt="how a map rounds and flushes what it brings, and what becomes of NaN",
+        )
+        for element in ("tf32", "tf32_ftz", "f32_ftz")
+    ],
     *_others(),
 ]

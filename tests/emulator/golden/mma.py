@@ -14,6 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.vector import Tolerance, Vector, random, words
+from tilewright.emulator.sums import bound
+
+MAGNITUDE = 8.0  # above sum |a||b| + |c| of every element of the fractions (test_sums.py)
 
 _NUMPY = {
     "f16": np.dtype(np.float16),
@@ -113,9 +116,8 @@ def vector(name: str, shape: Shape, doubt: str = "") -> Vector:
     size = (len(shape.selectors) or 1) * num_c * 32 * 4
     tolerances: tuple[Tolerance, ...] = ()
     if shape.fractions:
-        # Products below 1 are aligned to the largest and cut: k + 1 terms, each within 2^-22 (2^-9 in f16 sums).
-        kind, unit = ("absolute16", 2.0**-9) if shape.acc == "f16" else ("absolute", 2.0**-22)
-        tolerances = (Tolerance(0, size // 4, kind, (shape.k + 1) * unit),)
+        kind = "absolute16" if shape.acc == "f16" else "absolute"
+        tolerances = (Tolerance(0, size // 4, kind, bound(shape.a, shape.k, MAGNITUDE, acc=shape.acc)),)
     return Vector(
         name=name,
         family="mma",
@@ -216,6 +218,8 @@ _SPARSE = {
     "mma_sp_m16n8k16_tf32": _sparse(16, "f32", "tf32", (0, 1)),
     "mma_sp_m16n8k32_s8": _sparse(32, "s32", "s8", (0, 1)),
     "mma_sp_m16n8k64_s8": _sparse(64, "s32", "s8", (0,)),
+    "mma_sp_m16n8k64_e4m3": _sparse(64, "f32", "e4m3", (0,)),
+    "mma_sp_m16n8k64_e5m2": _sparse(64, "f32", "e5m2", (0,)),
 }
 
 VECTORS: list[Vector] = [

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from golden.vector import Op, Vector, lanewise, predicate, random
+from tilewright.emulator.arithmetic import APPROX_ULPS
 
 THREADS = 128
 
@@ -125,6 +126,38 @@ def doubles(name: str, num: int) -> NDArray[np.uint32]:
         .reshape(-1, THREADS)
         .astype(np.uint32)
     )
+
+
+# NaN of every sign, payload and kind, and what makes one.
+F64_NAN = (
+    0x7FF8_0000_0000_1234,
+    0xFFF9_2345_6789_ABCD,
+    0x7FFF_FFFF_FFFF_FFFF,
+    0x7FF0_0000_0000_0001,  # signalling, all of its payload in the low bits
+    0xFFF4_0000_2000_5678,  # signalling
+    0x7FF0_0000_0000_0000,  # infinity
+    0xFFF0_0000_0000_0000,
+    0x0000_0000_0000_0000,
+    0xBFF8_0000_0000_0000,  # -1.5
+)
+F32_NAN = (0x7FC1_2345, 0xFFFF_FFFF, 0xFFC0_0000, 0x7F80_0001, 0xFFA0_2345, 0x7FBF_E000, 0x7F80_0000, 0x3F80_0000)
+F16_NAN = (0x7E55, 0xFFFF, 0x7C01, 0xFD23, 0x7C00, 0x3C00)
+BF16_NAN = (0x7FD5, 0xFFFF, 0x7F81, 0xFFA3, 0x7F80, 0x3F80)
+# Factors whose products lie by the smallest normal number.
+F32_EDGE = (0x3F7F_FFFF, 0x3F80_0000, 0x3F80_0001, 0x3F00_0001, 0x0080_0000, 0x8080_0001, 0x007F_FFFF, 0x0100_0000)
+F16_EDGE = (0x3BFF, 0x3C00, 0x3C01, 0xB801, 0x0400, 0x8401, 0x03FF, 0x0800)
+
+
+def chosen(name: str, pool: Sequence[int], num: int, bits: int = 32) -> NDArray[np.uint32]:
+    """(num words of `bits`, 128): numbers out of the pool, in every pair first; f64 as low and high words."""
+    generator = random(name)
+    values = generator.choice(np.array(pool, np.uint64), (num, THREADS))
+    pairs = np.stack(np.meshgrid(pool, pool), axis=0).reshape(2, -1)[:, :THREADS].astype(np.uint64)
+    values[: min(num, 2), : pairs.shape[1]] = pairs[:num]
+    if bits == 32:
+        return values.astype(np.uint32)
+    halves = np.stack([values & np.uint64(0xFFFF_FFFF), values >> np.uint64(32)], axis=1)
+    return halves.reshape(-1, THREADS).astype(np.uint32)
 
 
 def _integers() -> list[Vector]:
@@ -329,18 +362,82 @@ def _approximations() -> list[Vector]:
         Op("div.approx.f32", "f", "ff"),
         Op("div.full.f32", "f", "ff"),
     ]
-    tolerance = {
-        "ex2": ("ulps", 2.0),
-        "rcp": ("ulps", 1.0),
-        "sqrt": ("ulps", 2.0),
-        "rsqrt": ("ulps", 2.0),
-        "div": ("ulps", 2.0),
-        "lg2": ("scaled", 2.0**-22),
-        "sin": ("absolute", 2.0**-20),
-        "cos": ("absolute", 2.0**-20),
-        "tanh": ("relative", 2.0**-10.9),
-    }
+    kinds = {"lg2": "scaled", "sin": "absolute", "cos": "absolute", "tanh": "relative"}
+    tolerance = {op: (kinds.get(op, "ulps"), size) for op, size in APPROX_ULPS.items()}
     return [lanewise(name, ops, words, tolerance=tolerance)]
 
 
-VECTORS: list[Vector] = [*_integers(), *_bits(), *_floats(), *_halves(), *_conversions(), *_approximations()]
+def _nans() -> list[Vector]:
+    """Which NaN comes out, where the ISA leaves it open."""
+    f64 = [
+        *[Op(f"{op}.rn.f64", "d", "dd", (0, 2)) for op in ("add", "sub", "mul", "div")],
+        Op("fma.rn.f64", "d", "ddd", (0, 2, 4)),
+        *[Op(f"{op}.f64", "d", "dd", (0, 2)) for op in ("min", "max")],
+        *[Op(f"{op}.f64", "d", "d", (0,)) for op in ("abs", "neg")],
+        *[Op(f"{op}.rn.f64", "d", "d", (0,)) for op in ("rcp", "sqrt")],
+        Op("cvt.rni.f64.f64", "d", "d", (0,)),
+    ]
+    narrowed = [
+        Op(f"cvt.{m}.{t}.f64", r, "d") for m, t, r in (("rn", "f32", "f"), ("rz", "f32", "f"), ("rn", "f16", "h"))
+    ]
+    single = [
+        Op("cvt.f64.f32", "d", "f"),
+        *[Op(f"cvt.{m}.tf32.f32", "r", "f") for m in ("rna", "rn", "rz")],
+        *[Op(f"cvt.rn{s}.{t}.f32", "h", "f") for t in ("f16", "bf16") for s in ("", ".relu")],
+        *[Op(f"{op}.f32", "f", "f") for op in ("abs", "neg", "abs.ftz", "neg.ftz")],
+        Op("cvt.rni.f32.f32", "f", "f"),
+    ]
+    halves = [
+        Op("cvt.f32.f16", "f", "h"),
+        Op("cvt.f64.f16", "d", "h"),
+        *[Op(f"{op}.f16", "h", "h") for op in ("abs", "neg")],
+        Op("cvt.f32.bf16", "f", "h", (1,)),
+        *[Op(f"{op}.bf16", "h", "h", (1,)) for op in ("abs", "neg")],
+    ]
+    by_half = np.concatenate([chosen("nan_f16", F16_NAN, 1), chosen("nan_bf16", BF16_NAN, 1)])
+    doubt = "which NaN comes out, of which sign and payload"
+    return [
+        lanewise("nan_f64", f64, chosen("nan_f64", F64_NAN, 3, 64), doubt=doubt),
+        lanewise("nan_cvt_f64", narrowed, chosen("nan_cvt_f64", F64_NAN, 1, 64), doubt=doubt),
+        lanewise("nan_f32", single, chosen("nan_f32", F32_NAN, 1), doubt=doubt),
+        lanewise("nan_halves", halves, by_half, doubt=doubt),
+    ]
+
+
+def _edges() -> list[Vector]:
+    """Flushing by the smallest normal number: before or after the rounding; f64 quotients in every mode."""
+    f32 = [
+        *[Op(f"mul.{m}.ftz.f32", "f", "ff") for m in ("rn", "rz", "rp", "rm")],
+        *[Op(f"fma.{m}.ftz.f32", "f", "fff") for m in ("rn", "rp")],
+        *[Op(f"{op}.rn.ftz.f32", "f", "ff") for op in ("add", "div")],
+        *[Op(f"{op}.ftz.f32", "f", "f") for op in ("abs", "neg")],
+    ]
+    f16 = [
+        *[Op(f"{op}.rn.ftz.f16", "h", "hh") for op in ("add", "sub", "mul")],
+        Op("fma.rn.ftz.f16", "h", "hhh"),
+        Op("fma.rn.ftz.relu.f16", "h", "hhh"),
+        *[Op(f"{op}.ftz.f16", "h", "hh") for op in ("min", "max")],
+        *[Op(f"{op}.ftz.f16", "h", "h") for op in ("abs", "neg")],
+    ]
+    divided = [
+        *[Op(f"div.{m}.f64", "d", "dd", (0, 2)) for m in ("rn", "rz", "rm", "rp")],
+        *[Op(f"{op}.{m}.f64", "d", "d", (0,)) for op in ("rcp", "sqrt") for m in ("rn", "rm")],
+    ]
+    numbers = [bits for bits in F64 if bits != 0x7FF8_0000_0000_1234]
+    return [
+        lanewise("edge_f32_ftz", f32, chosen("edge_f32_ftz", F32_EDGE, 3), doubt="whether .ftz looks before it rounds"),
+        lanewise("edge_f16_ftz", f16, chosen("edge_f16_ftz", F16_EDGE, 3), doubt="whether .ftz looks before it rounds"),
+        lanewise("f64_division", divided, chosen("f64_division", numbers, 2, 64)),
+    ]
+
+
+VECTORS: list[Vector] = [
+    *_integers(),
+    *_bits(),
+    *_floats(),
+    *_halves(),
+    *_conversions(),
+    *_approximations(),
+    *_nans(),
+    *_edges(),
+]

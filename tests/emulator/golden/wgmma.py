@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from golden.vector import Tolerance, Vector, words
+from tilewright.emulator.sums import bound
 
 FILLED_BYTES = 32768
+# Above sum |a||b| + |c| of every element of the fractions, by the operands' bits (test_sums.py).
+MAGNITUDES = {8: 64.0, 16: 32.0, 32: 32.0}
 B_START = 16384  # bytes into shared memory
 
 BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
@@ -186,11 +189,9 @@ def vector(name: str, case: Case) -> Vector:
     size = case.registers * 32 * case.warps * 4 * (len(case.selectors) or 1)
     tolerances: tuple[Tolerance, ...] = ()
     if case.fractions:
-        # Products below 1 are aligned to the largest and cut: k + 1 terms a step, each within one unit. Units: 2^-22;
-        # 2^-9 in f16 sums; fp8 sums are reported to keep about 13 bits, and the sum may reach 16.
-        unit = 2.0**-9 if case.acc == "f16" or bits == 8 else 2.0**-22
         kind = "absolute16" if case.acc == "f16" else "absolute"
-        tolerances = (Tolerance(0, size // 4, kind, (case.k + 1) * case.steps * unit),)
+        size_of_one = bound(case.types[0], case.k, MAGNITUDES[bits], steps=case.steps, acc=case.acc)
+        tolerances = (Tolerance(0, size // 4, kind, size_of_one),)
     return Vector(
         name=name,
         family="wgmma",
@@ -254,6 +255,7 @@ CASES: dict[str, Case] = {
     "wgmma_sp_tf32": Case(types=("tf32", "tf32"), selectors=(0, 1), n=8, doubt=_META),
     "wgmma_sp_s8": Case(types=("s8", "s8"), acc="s32", selectors=(0,), n=8, doubt=_META),
     "wgmma_sp_e4m3": Case(types=("e4m3", "e4m3"), selectors=(0,), n=8, doubt=_META),
+    "wgmma_sp_e5m2": Case(types=("e5m2", "e4m3"), selectors=(0,), n=8, doubt=_META),
     "wgmma_sp_rs_f16": Case(a=None, selectors=(0, 1), n=8, doubt=_META),
 }
 

@@ -34,8 +34,6 @@ def _atomic(e: Emitter, i: Instruction, m: Modifiers) -> None:
     size = element_bytes(kind)
     space = m["space"].split("::")[0] or "generic"
     place = e.address(operands[1], "u32" if space == "shared" else "u64")
-    if m.get("vec"):
-        raise e.error("vector atomics are not in the table", "unsupported")
     bits = f"u{8 * size}"
     values = [e.read(operand, bits, wide=True) for operand in operands[2 : 4 if m["op"] == "cas" else 3]]
     semantics, scope = m["sem"] or "relaxed", m["scope"] or "gpu"
@@ -56,11 +54,11 @@ def _atomic(e: Emitter, i: Instruction, m: Modifiers) -> None:
 
 _ATOM = (
     "[.<sem:relaxed|acquire|release|acq_rel>]" + SCOPE + "[.<space:global|shared::cta|shared::cluster|shared>]"
-    ".<op:add|min|max|and|or|xor|exch|inc|dec|cas>[.noftz][.<vec:v2|v4|v8>][.<hint:L2::cache_hint>]"
+    ".<op:add|min|max|and|or|xor|exch|inc|dec|cas>[.noftz][.<hint:L2::cache_hint>]"
     ".<type:u32|s32|u64|s64|b16|b32|b64|f16x2|bf16x2|f16|bf16|f32|f64>"
 )
 _form(f"atom{_ATOM}", _atomic, "atomics")
-_form(f"red[.async]{_ATOM}", _atomic, "atomics", destinations=0)
+_form(f"red{_ATOM}", _atomic, "atomics", destinations=0)
 
 
 def atomic(

@@ -68,6 +68,7 @@ class BulkGroups:
 
     open: list[Work] = field(default_factory=list)
     closed: list[list[Work]] = field(default_factory=list)
+    num_read: int = 0  # of the closed ones from the front: their sources are known to be read
     committed: int = 0
 
 
@@ -105,15 +106,18 @@ def bulk_wait(team: Team, s: Any, n: int, site: Site, pending: int, reads_only: 
     machine = team.machine
     for lane in (team.lanes if s is None else team.lanes[s]).tolist():
         groups = groups_of(team, lane)
-        due = groups.closed[: len(groups.closed) - pending] if pending else list(groups.closed)
-        ops = tuple(op for group in due for op in group)
+        count = max(len(groups.closed) - pending, 0)
+        ops = tuple(op for group in groups.closed[groups.num_read if reads_only else 0 : count] for op in group)
         for op in ops:
             if reads_only:
                 machine.engine.read_sources(op)
             else:
                 machine.engine.finish(op)
-        if not reads_only:
-            del groups.closed[: len(due)]
+        if reads_only:
+            groups.num_read = max(groups.num_read, count)
+        else:
+            del groups.closed[:count]
+            groups.num_read = max(groups.num_read - count, 0)
         if machine.observer is not None:
             threads = team.threads[lane : lane + 1]
             machine.observer.wait_group(site, team.cta.index, threads, "bulk", ops, reads_only)

@@ -80,6 +80,8 @@ def _cvt(e: Emitter, i: Instruction, m: Modifiers) -> None:
         e.write(i.operands[0], "b32", text)
         return
     kind, text = _bits(e, dst, text)
+    if (dst, src) == ("f16", "f64"):
+        text = f"{e.hold(integers.f16_of_f64)}({text})"
     _write_wide(e, i.operands[0], kind, text)
 
 
@@ -272,12 +274,18 @@ def _extreme(e: Emitter, i: Instruction, m: Modifiers) -> None:
 
 
 def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    """neg and abs of a NaN are the one NaN, but for f64, where only the sign changes (golden vectors)."""
     kind = m["type"]
-    bits = f"u{8 * TYPE_BYTES[kind]}"
+    size = TYPE_BYTES[kind]
     top = {"f32": 1 << 31, "f64": 1 << 63, "f16": 1 << 15, "bf16": 1 << 15}.get(kind, 0x80008000)
     a = e.read(i.operands[1], kind, wide=True)
     if m["ftz"]:
         a = e.fresh(f"{e.hold(numerics.flush)}({a})")
-    view = f"{a}.view(u{TYPE_BYTES[kind]})"
-    mask = e.read(Imm(top if m["op"] == "neg" else ~top), bits)
-    e.write(i.operands[0], bits, f"{view} {'^' if m['op'] == 'neg' else '&'} {mask}")
+    mask = e.read(Imm(top if m["op"] == "neg" else ~top), f"u{8 * size}")
+    bits = e.fresh(f"{a}.view(u{size}) {'^' if m['op'] == 'neg' else '&'} {mask}")
+    if kind == "f32":
+        e.write(i.operands[0], kind, f"{e.hold(integers.one_nan)}({bits}.view(f4))")
+    elif kind == "f64":
+        e.write(i.operands[0], kind, f"{bits}.view(f8)")
+    else:
+        e.write(i.operands[0], f"b{8 * size}", f"{e.hold(integers.one_half_nan)}({bits}, {kind.removesuffix('x2')!r})")

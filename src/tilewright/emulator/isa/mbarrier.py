@@ -21,6 +21,10 @@ Array = NDArray[Any]
 
 FORMS: list[Form] = []
 
+# The 64-bit state of an arrival, opaque in PTX: the phase above the arrivals that were pending before it. The latter is
+# what mbarrier.pending_count gives (golden vector mbarrier_counts).
+STATE_BITS = 20
+
 
 def _form(pattern: str, emit: Emit, **flags: Any) -> None:
     flags.setdefault("destinations", 0)
@@ -194,7 +198,7 @@ def mbarrier_arrive(
         tx = 0 if expected is None else int(expected[position if len(expected) > 1 else 0])
         count = 1 if counts is None else int(counts[position if len(counts) > 1 else 0])
         phase = barrier.phase
-        states[position] = phase << 20
+        states[position] = phase << STATE_BITS | barrier.pending
         try:
             if tx:
                 barrier.expect(tx)
@@ -267,7 +271,7 @@ def mbarrier_wait(
                 "current and the preceding phase may be asked for",
             )
     else:
-        phase = int(values[0]) >> 20
+        phase = int(values[0]) >> STATE_BITS
         complete = barrier.phase > phase
     if complete and tries and machine.schedule.fails():
         return np.zeros(n, np.bool_)

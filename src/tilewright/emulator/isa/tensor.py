@@ -208,25 +208,28 @@ _form(
     "mma",
     aligned="warp",
 )
+_form(
+    "mma.sp[<ordered:::ordered_metadata>].sync.aligned.<shape:m16n8k64>.row.col"
+    ".<d:f32|f16>.<a:e4m3|e5m2>.<b:e4m3|e5m2>.<c:f32|f16>",
+    lambda e, i, m: _mma(e, i, m),
+    "mma",
+    aligned="warp",
+)
 
 _ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8, "f64": 64}
 _REGISTER = {"f32": "f32", "f64": "f64"}  # of accumulators; of any other type, b32
 
 
+@cache
+def _shape(m: int, n: int, k: int, d: str, a: str, b: str, satfinite: bool, sparse: bool) -> Shape:
+    """One value for each kind of product, so that fragments are remembered across instructions."""
+    return Shape(m=m, n=n, k=k, d=d, a=a, b=b, bits=_ELEMENT_BITS[a], satfinite=satfinite, sparse=sparse)
+
+
 def _mma(e: Emitter, i: Instruction, m: Modifiers) -> None:
     sparse = i.opcode.startswith("mma.sp")
     rows, columns, k = (int(part) for part in m["shape"].replace("m", "").replace("n", " ").replace("k", " ").split())
-    shape = Shape(
-        m=rows,
-        n=columns,
-        k=k,
-        d=m["d"],
-        a=m["a"],
-        b=m["b"],
-        bits=_ELEMENT_BITS[m["a"]],
-        satfinite=bool(m.get("satfinite")),
-        sparse=sparse,
-    )
+    shape = _shape(rows, columns, k, m["d"], m["a"], m["b"], bool(m.get("satfinite")), sparse)
     groups = []
     for operand, kind in zip(i.operands[1:4], (m["a"], m["b"], m["c"]), strict=True):
         register = "f64" if kind == "f64" else "f32" if kind == "f32" and operand is i.operands[3] else "b32"

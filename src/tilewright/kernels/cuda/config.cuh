@@ -3,8 +3,6 @@
 
 #include "base.cuh"
 
-enum class Schedule { linear, grouped };
-
 struct Config {
     static constexpr int TILE_M = 128;
     static constexpr int TILE_N = 256;
@@ -13,7 +11,8 @@ struct Config {
     static constexpr int CONSUMERS = 2;
     static constexpr int WGMMAS_M = 1;
     static constexpr int CLUSTER_M = 1;
-    static constexpr Schedule SCHEDULE = Schedule::grouped;
+    static constexpr int CLUSTER_N = 1;
+    static constexpr int CLUSTER = 1;
     static constexpr int THREADS = 384;
     static constexpr bool PINGPONG = false;
     static constexpr bool HALVES = false;

@@ -29,8 +29,8 @@
 //   empty    consumers' wgmmas      one arrival of each of those warps, of   the producer of the CTA
 //            have read the slot     each CTA of the cluster
 //
-// Cluster (CLUSTER_M == 2). Two CTAs below each other need the same tile of b: each loads one half of it and multicasts
-// it to both. So a slot may be refilled only when the consumers of both CTAs have released it: a consumer warp arrives
+// Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2) the
+// same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the consumers of both CTAs have released it: a consumer warp arrives
 // on its own empty barrier and, by mapa, on the peer's. A half may land before the own producer has announced its bytes:
 // the phase cannot complete before that announcement, since it is also the only arrival. No CTA leaves before every
 // arrival on its barriers has been made: all threads end with a cluster barrier.
@@ -69,7 +69,7 @@ constexpr int B_PANELS = Config::TILE_N / 64;                               // n
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
-constexpr uint16_t CLUSTER_MASK = (1 << Config::CLUSTER_M) - 1;
+constexpr uint16_t CLUSTER_MASK = (1 << Config::CLUSTER) - 1;
 constexpr uint32_t CONSUMER_WARPS = Config::CONSUMERS * WARPGROUP_WARPS;
 
 struct Shared {
@@ -99,11 +99,18 @@ struct Ring {
     DEVICE uint32_t empty_at(uint32_t slot) const { return empty + slot * 8; }
 };
 
-// Loads one tile of a into a slot. With HALVES the box is half a tile, so that a half needs no map of its own.
-DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, int32_t k, uint32_t barrier) {
-    ptx::cp_async_bulk_tensor_2d_load(target, a_map, k, tile.m, barrier);  // (TILE_M, TILE_K); HALVES: half of it
-    if constexpr (Config::HALVES) {
-        if (!tile.half) {
+// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side. With
+// HALVES the box is half a tile, so that a half needs no map of its own.
+DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, int32_t k, uint32_t barrier,
+                   uint32_t cta_rank) {
+    if constexpr (Config::CLUSTER_N > 1) {
+        constexpr int SHARE_M = Config::TILE_M / Config::CLUSTER_N;
+        ptx::cp_async_bulk_tensor_2d_load_multicast(target + cta_rank * SHARE_M * SWIZZLE_BYTES, a_map, k,
+                                                    tile.m + cta_rank * SHARE_M, barrier,
+                                                    CLUSTER_MASK);  // (SHARE_M, TILE_K)
+    } else {
+        ptx::cp_async_bulk_tensor_2d_load(target, a_map, k, tile.m, barrier);  // (TILE_M, TILE_K); HALVES: half of it
+        if (Config::HALVES && !tile.half) {
             ptx::cp_async_bulk_tensor_2d_load(target + A_HALF, a_map, k, tile.m + Config::TILE_M / 2, barrier);
         }
     }
@@ -146,7 +153,7 @@ DEVICE void producer(const Ring& ring, const TensorMap& a_map, const TensorMap& 
             const uint32_t full = ring.full_at(state.index);
             wait(ring.empty_at(state.index), state.parity);
             ptx::mbarrier_arrive_expect_tx(full, tile.half ? Config::STAGE_BYTES - A_HALF : Config::STAGE_BYTES);
-            load_a(ring.a + state.index * A_BYTES, a_map, tile, k, full);
+            load_a(ring.a + state.index * A_BYTES, a_map, tile, k, full, cta_rank);
             load_b(ring.b + state.index * B_BYTES, b_map, tile.n, k, full, cta_rank);
             state.advance();
         }
@@ -156,10 +163,10 @@ DEVICE void producer(const Ring& ring, const TensorMap& a_map, const TensorMap& 
 
 // One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
 DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
-    if constexpr (Config::CLUSTER_M == 1) {
+    if constexpr (Config::CLUSTER == 1) {
         if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
     } else {
-        if (lane < Config::CLUSTER_M) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+        if (lane < Config::CLUSTER) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
     }
 }
 
@@ -278,7 +285,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const Ring ring(shared);
-    const uint32_t cta_rank = Config::CLUSTER_M == 1 ? 0 : ptx::cluster_ctarank();
+    const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
 
     if (threadIdx.x == 0) {
         for (uint32_t slot = 0; slot < Config::STAGES; ++slot) {
@@ -289,14 +296,14 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         ptx::prefetch_tensormap(a_map);
         ptx::prefetch_tensormap(b_map);
     }
-    if constexpr (Config::CLUSTER_M == 1) {
+    if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
     } else {  // the peer's barriers are initialised, and the peer has started
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
 
-    const TileSchedule schedule(m, n, group_m, num_whole, cta_rank);
+    const TileSchedule schedule(m, n, Walk{group_m, num_whole}, cta_rank);
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     if (threadIdx.x < WARPGROUP_THREADS) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
@@ -307,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         const Out out{out_map, out_base, out_pitch, m, n};
         consumer(ring, shared, out, schedule, num_k_tiles, threadIdx.x / WARPGROUP_THREADS - 1);
     }
-    if constexpr (Config::CLUSTER_M > 1) {  // every arrival on the peer's barriers has been made
+    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }

@@ -11,21 +11,35 @@ struct Tile {
     bool half;
 };
 
-// The walk of one CTA. CTAs of a cluster stand below each other: they walk the same columns, TILE_M rows apart, so all
-// of them see the same number of tiles (rows past the end are computed on zeros and not stored).
+// What the host tells of the walk, at run time: another order needs no compile. Down a column of `group_m` rows, then the
+// next column, then the next group: the tiles in flight form a patch that is nearly square, which reads the fewest
+// different rows of a and columns of b. All rows in one group: down whole columns.
+struct Walk {
+    int32_t group_m;    // in clusters: 1 .. rows
+    int32_t num_whole;  // places before the halves; all of them where there are none
+};
+
+// The walk of one CTA. The CTAs of a cluster stand beside each other (CLUSTER_M below each other, CLUSTER_N side by
+// side), and all of them see the same number of tiles: those past the end are computed on zeros and not stored.
 //
 // The tail. A last wave that fills only some of the SMs costs as much as a full one. With HALVES the tiles from
 // `num_whole` on are walked as two halves each, on twice as many SMs: the host sets it so that the halves fit one wave.
 class TileSchedule {
 public:
-    DEVICE TileSchedule(int32_t m, int32_t n, int32_t group_m, int32_t num_whole, uint32_t cta_rank)
-        : rows((m + TILE_ROWS - 1) / TILE_ROWS),
-          columns((n + Config::TILE_N - 1) / Config::TILE_N),
-          group(group_m),
-          whole(num_whole),
+    DEVICE TileSchedule(int32_t m, int32_t n, const Walk& the_walk, uint32_t cta_rank)
+        : walk(the_walk),
+          rows((m - 1) / (Config::TILE_M * Config::CLUSTER_M) + 1),
+          columns((n - 1) / (Config::TILE_N * Config::CLUSTER_N) + 1),
           rank(cta_rank),
-          place(blockIdx.x / Config::CLUSTER_M),
-          step(gridDim.x / Config::CLUSTER_M) {}
+          place(blockIdx.x / Config::CLUSTER) {}
+
+    // Whether next() will give another tile.
+    DEVICE bool has_next() const {
+        const uint32_t tiles = rows * columns;
+        const uint32_t whole = walk.num_whole;
+        const uint32_t places = Config::HALVES && whole < tiles ? whole + 2 * (tiles - whole) : tiles;
+        return place < places;
+    }
 
     // The next tile of this CTA, if there is one.
     DEVICE bool next(Tile& tile) {
@@ -34,46 +48,28 @@ public:
         uint32_t lower = 0;
         tile.half = false;
         if constexpr (Config::HALVES) {
+            const uint32_t whole = walk.num_whole;
             tile.half = place >= whole;
             if (tile.half) {
                 index = whole + (place - whole) / 2;
                 lower = (place - whole) % 2;
             }
         }
-        uint32_t row, column;
-        if constexpr (Config::SCHEDULE == Schedule::linear) {
-            row = index % rows;  // down a column of tiles, then the next
-            column = index / rows;
-        } else {
-            // Down a column of `group` rows, then the next column, then the next group: the tiles in flight form a
-            // patch that is nearly square, which reads the fewest different rows of a and columns of b.
-            const uint32_t first = index / (group * columns) * group;
-            const uint32_t height = min(group, rows - first);
-            const uint32_t within = index % (group * columns);
-            row = first + within % height;
-            column = within / height;
-        }
-        tile.m = static_cast<int32_t>((row * Config::CLUSTER_M + rank) * Config::TILE_M + lower * (Config::TILE_M / 2));
+        const uint32_t first = index / (walk.group_m * columns) * walk.group_m;
+        const uint32_t height = min(static_cast<uint32_t>(walk.group_m), rows - first);
+        const uint32_t within = index % (walk.group_m * columns);
+        const uint32_t row = (first + within % height) * Config::CLUSTER_M + rank % Config::CLUSTER_M;
+        const uint32_t column = within / height * Config::CLUSTER_N + rank / Config::CLUSTER_M;
+        tile.m = static_cast<int32_t>(row * Config::TILE_M + lower * (Config::TILE_M / 2));
         tile.n = static_cast<int32_t>(column * Config::TILE_N);
-        place += step;
+        place += gridDim.x / Config::CLUSTER;
         return true;
     }
 
-    // Whether next() will give another tile.
-    DEVICE bool has_next() const {
-        const uint32_t tiles = rows * columns;
-        const uint32_t places = Config::HALVES && whole < tiles ? whole + 2 * (tiles - whole) : tiles;
-        return place < places;
-    }
-
 private:
-    static constexpr int32_t TILE_ROWS = Config::TILE_M * Config::CLUSTER_M;  // rows of out that one cluster covers
-
+    Walk walk;
     uint32_t rows;     // in clusters; rows * columns < 2^30, kept by config.violations
-    uint32_t columns;  // in tiles
-    uint32_t group;    // 1 .. rows, kept by the host: group * columns < 2^30
-    uint32_t whole;    // places before the halves; all of them where there are none
-    uint32_t rank;
+    uint32_t columns;  // in clusters
+    uint32_t rank;     // 0 .. CLUSTER-1
     uint32_t place;
-    uint32_t step;
 };

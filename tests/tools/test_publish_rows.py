@@ -1,0 +1,72 @@
+"""What is committed of a benchmark run, and that every document's tables are made from it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilewright.bench import report
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+LARGEST_BYTES = 300 << 10  # of one committed file
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("publish_rows", ROOT / "tools" / "publish_rows.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_of_every_document_is_what_the_committed_rows_make(tool: ModuleType) -> None:
+    with_tables = [path for path in (ROOT / "README.md", *ROOT.glob("docs/*.md")) if "<!-- table: " in path.read_text()]
+    assert set(with_tables) == set(tool.DOCUMENTS)
+    for document in with_tables:
+        assert report.main([str(RESULTS), "--into", str(document), "--check"]) == 0, document
+        assert "_No rows._" not in document.read_text()
+
+
+def test_committed_files_are_small_and_name_device_day_and_versions() -> None:
+    files = sorted(RESULTS.glob("*.json"))
+    assert files
+    for file in files:
+        facts = json.loads(file.read_text())["facts"]
+        assert file.stat().st_size < LARGEST_BYTES
+        assert file.name.startswith(f"{facts['device'].split()[1].lower()}_{facts['date']}_")
+        assert facts["driver_cuda"]
+        assert facts["compiler"]
+        assert facts["command"].startswith("benchmarks/")
+
+
+def test_a_published_file_has_one_row_a_line_and_no_path_of_the_machine(tool: ModuleType, tmp_path: Path) -> None:
+    facts = {
+        "device": "NVIDIA H100 80GB HBM3",
+        "date": "2026-12-01",
+        "command": "benchmarks/h200.py --into /home/x --host",
+    }
+    rows = [{"kind": "host", "way": way, "median_us": 1.5} for way in ("a", "b")]
+    (tmp_path / "host.json").write_text(json.dumps({"facts": facts, "rows": rows}))
+    file = tool.publish(tmp_path / "host.json", tmp_path / "results", commit="abc")
+    assert file.name == "h100_2026-12-01_host.json"
+    content = json.loads(file.read_text())
+    assert content["rows"] == rows
+    assert content["facts"] == facts | {"command": "benchmarks/h200.py --into OUT --host", "commit": "abc"}
+    assert sum('"way"' in line for line in file.read_text().splitlines()) == 2
+
+
+def test_check_rows_are_condensed(tool: ModuleType, tmp_path: Path) -> None:
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/h200.py"}
+    row = {"kind": "check", "config": "c", "m": 1, "n": 8, "k": 8, "dtype": "bf16", "out_dtype": "bf16", "b_major": "k"}
+    row |= {"data": "normal", "status": "ok", "elements": 8, "worst": 0.5}
+    (tmp_path / "check.json").write_text(json.dumps({"facts": facts, "rows": [row, row]}))
+    file = tool.publish(tmp_path / "check.json", tmp_path)
+    (condensed,) = json.loads(file.read_text())["rows"]
+    assert (condensed["products"], condensed["shapes"]) == (2, [[1, 8, 8]])

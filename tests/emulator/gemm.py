@@ -67,7 +67,9 @@ def edited(unit: Source, file: str, old: str, new: str, count: int = 1) -> Sourc
     text = unit.text if not file else dict(unit.headers)[file]
     found = text.count(old)
     if found != count:
-        raise ValueError(f"{old!r} is {found} times in {file or 'the unit'}, not {count}: the mutant must follow the kernel")
+        raise ValueError(
+            f"{old!r} is {found} times in {file or 'the unit'}, not {count}: the mutant must follow the kernel"
+        )
     text = text.replace(old, new)
     if not file:
         return replace(unit, text=text)

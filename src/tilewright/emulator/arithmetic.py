@@ -3,7 +3,7 @@
 Works on values as numerics.py defines them. Knows nothing of registers, opcodes or memory. NaN results are the
 format's canonical NaN, but for f64: there the first NaN operand's sign and payload go on, quiet, and an invalid
 operation gives 0xFFF8000000000000 (golden vectors f64_sums and f64_fma; which of several NaN goes on is not certain:
-f64_nan). `ftz` takes the format's subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN to 0.
+nan_f64). `ftz` takes the format's subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN to 0.
 """
 
 from __future__ import annotations

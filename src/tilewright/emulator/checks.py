@@ -102,7 +102,9 @@ class Checker(Observer):
         self.events += 1
         if len(addresses) != len(threads):
             addresses = np.broadcast_to(addresses, threads.shape)
-        strong = "" if semantics == "weak" and kind != "atomic" else ("sys" if semantics == "volatile" else scope or "gpu")
+        strong = (
+            "" if semantics == "weak" and kind != "atomic" else ("sys" if semantics == "volatile" else scope or "gpu")
+        )
         state = self.ctas[cta]
         for view, part, chosen in state.parts(threads):
             starts = addresses if chosen is None else addresses[chosen]
@@ -116,10 +118,17 @@ class Checker(Observer):
             self._flag(state, threads, space, addresses, kind, semantics, strong)
 
     def _touch(self, access: AnyAccess, clock: clocks.Clock, threads: Threads) -> None:
-        self.spaces.touch(access, lambda other, shadow, granules: self._judge(access, [(clock, threads)], other, shadow, granules))
+        self.spaces.touch(
+            access, lambda other, shadow, granules: self._judge(access, [(clock, threads)], other, shadow, granules)
+        )
 
     def _judge(
-        self, access: AnyAccess, known: list[tuple[clocks.Clock, Threads]], other: AnyAccess, shadow: Shadow, granules: Granules
+        self,
+        access: AnyAccess,
+        known: list[tuple[clocks.Clock, Threads]],
+        other: AnyAccess,
+        shadow: Shadow,
+        granules: Granules,
     ) -> None:
         """Whether the access may meet the other; reports it if not."""
         if isinstance(other, Access) and other.is_barrier:
@@ -139,7 +148,9 @@ class Checker(Observer):
                     continue
                 self.reporter.conflict(Conflict(access, other, met, WRITTEN, True, False))
                 return
-            ordered = row != ORDERED and order.unordered(access, clock, threads, other, ORDERED, granules, shadow) is None
+            ordered = (
+                row != ORDERED and order.unordered(access, clock, threads, other, ORDERED, granules, shadow) is None
+            )
             written = (
                 row > WRITTEN
                 and ordered
@@ -149,7 +160,14 @@ class Checker(Observer):
             return
 
     def _flag(
-        self, state: CtaClocks, threads: Threads, space: str, addresses: Addresses, kind: str, semantics: str, scope: str
+        self,
+        state: CtaClocks,
+        threads: Threads,
+        space: str,
+        addresses: Addresses,
+        kind: str,
+        semantics: str,
+        scope: str,
     ) -> None:
         """Strong accesses hand on and learn: release writes, acquire reads, and relaxed ones by way of fences."""
         if kind != "write":
@@ -241,9 +259,7 @@ class Checker(Observer):
         self.mbarriers.used_by_copy(trace, clock)
         trace.ends.append((clock.cta, end))
 
-    def commit(
-        self, site: Site, cta: int, threads: Threads, family: str, group: int, ops: tuple[AsyncOp, ...]
-    ) -> None:
+    def commit(self, site: Site, cta: int, threads: Threads, family: str, group: int, ops: tuple[AsyncOp, ...]) -> None:
         """Groups say nothing until somebody waits for them."""
 
     def wait_group(

@@ -39,7 +39,14 @@ class Flags:
                     yield view, part, message
 
     def write(
-        self, state: CtaClocks, threads: Threads, space: str, addresses: Addresses, now: int, scope: str, is_atomic: bool
+        self,
+        state: CtaClocks,
+        threads: Threads,
+        space: str,
+        addresses: Addresses,
+        now: int,
+        scope: str,
+        is_atomic: bool,
     ) -> None:
         """A strong write; `now` 0: relaxed. An atomic adds to the message that is there, another write replaces it."""
         told = now > 0 or any(view.published is not None for view, _, _ in state.parts(threads))

@@ -222,7 +222,7 @@ def swizzled(address: NDArray[Any], swizzle_bytes: int, base_offset: int = 0) ->
     """Addresses under the swizzle: the number of the 16-byte chunk, modulo the chunks of a row, XORed with the number
     of the 128-byte line, counted from `base_offset`.
 
-    Source: PTX ISA, tensor swizzle modes. The base offset's part is not certain: golden vector wgmma_base_offset.
+    Source: PTX ISA, tensor swizzle modes; the base offset: golden vectors wgmma_base_offset_0 and _3.
     """
     if not swizzle_bytes:
         return address

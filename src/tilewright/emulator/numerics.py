@@ -316,7 +316,7 @@ def cvt_bits(
 def _moved_nan(dst: str, values: Array, bits: Array) -> Array:
     """`bits`, but NaN with the sign and the top of the payload of `values`, quiet, where one side is f64.
 
-    Source: golden vector cvt_f64; that the sign and the payload's top are kept is not certain: cvt_nan.
+    Source: golden vector cvt_f64; that the sign and the payload's top are kept is not certain: nan_cvt_f64.
     """
     nan = np.isnan(values)
     if not nan.any():

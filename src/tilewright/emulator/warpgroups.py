@@ -109,9 +109,21 @@ class Wgmma(Work):
             raise error_at(self.site, "out of bounds", f"operand {name}: {outside}", self.cta) from None
         if machine.observer is not None:
             start, offsets = fragments.wgmma_offsets(descriptor, rows, k, shape.bits, k_major)
-            chunks = np.unique(offsets // 16) * 16 + (self.base + start)
-            machine.observer.op_read(self, "shared", chunks.astype(np.int64), 16)
+            machine.observer.op_read(self, "shared", _chunks(offsets) + (self.base + start), 16)
         return decoded(kind, bits)
+
+
+_CHUNKS: dict[int, tuple[Array, Array]] = {}  # by id of an array of offsets, which is kept with its chunks
+
+
+def _chunks(offsets: Array) -> Array:
+    """The 16-byte chunks that hold the offsets, each once."""
+    found = _CHUNKS.get(id(offsets))
+    if found is None:
+        if len(_CHUNKS) > 4096:
+            _CHUNKS.clear()
+        found = _CHUNKS[id(offsets)] = (offsets, (np.unique(offsets // 16) * 16).astype(np.int64))
+    return found[1]
 
 
 def decoded(kind: str, bits: Array) -> Array:

@@ -1,0 +1,86 @@
+"""The checker on the shipped Hopper kernel: silent as it is, and not with any of its protocol's instructions changed.
+
+Planted bugs are edits of the CUDA text (mutants.py); generated ones leave out, one after another, every instruction of
+the compiled PTX that synchronises or copies. What may stay silent is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from gemm import CASES, binary, outcome, source
+from mutants import MUTANTS, Mutant
+
+SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3)]
+
+PROTOCOL = (
+    "mbarrier.",
+    "fence.",
+    "bar.",
+    "barrier.",
+    "wgmma.fence",
+    "wgmma.commit",
+    "wgmma.wait",
+    "cp.async.bulk",
+    "setmaxnreg",
+)
+_AT_THE_END = "no lane hands anything to another after it"
+_REGISTERS = "PTX has no register count of its own: what more registers a warpgroup uses, only ptxas knows"
+# By case: opcodes that may be left out with no report, how many of them, and why no report is right.
+EQUIVALENT: dict[str, dict[str, tuple[int, str]]] = {
+    "cluster": {
+        "bar.warp.sync": (3, f"one before the slots, which this shape never fills twice; two where {_AT_THE_END}"),
+        "cp.async.bulk.wait_group.read": (1, "this shape never fills a slot twice"),
+        "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
+    },
+    "ping-pong": {
+        "bar.warp.sync": (2, _AT_THE_END),
+        "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
+    },
+    "many stores": {"bar.warp.sync": (2, _AT_THE_END)},
+    "predicated stores": {
+        "bar.warp.sync": (2, _AT_THE_END),
+        "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
+    },
+}
+
+
+@pytest.mark.parametrize(("policy", "seed"), SCHEDULES)
+@pytest.mark.parametrize("case", CASES)
+def test_shipped_kernel_has_no_finding(case: str, policy: str, seed: int) -> None:
+    result = outcome(CASES[case], binary(source(CASES[case])).ptx, schedule=policy, seed=seed)
+    assert result.is_silent, str(result)
+
+
+@pytest.mark.parametrize("case", ["single", "cluster", "ping-pong", "predicated stores"])
+def test_shipped_kernel_has_no_finding_warp_by_warp(case: str) -> None:
+    result = outcome(CASES[case], binary(source(CASES[case])).ptx, schedule="random", seed=4, width="warp")
+    assert result.is_silent, str(result)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_planted_bug_is_reported_with_its_rule(mutant: Mutant) -> None:
+    result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=mutant.policy, seed=1)
+    assert result.rules & mutant.rules, str(result)
+
+
+@pytest.mark.parametrize("case", EQUIVALENT)
+def test_every_instruction_of_the_protocol_is_missed_when_left_out(case: str) -> None:
+    silent: dict[str, int] = {}
+    lines = binary(source(CASES[case])).ptx.split("\n")
+    for number, line in enumerate(lines):
+        found = re.match(r"\s*(?:@!?%\w+\s+)?([a-z][\w.:]*)", line)
+        if found is None or not found[1].startswith(PROTOCOL):
+            continue
+        kept = lines.copy()
+        kept[number] = _left_out(line)
+        if outcome(CASES[case], "\n".join(kept)).is_silent:
+            silent[found[1]] = silent.get(found[1], 0) + 1
+    assert silent == {opcode: count for opcode, (count, _) in EQUIVALENT[case].items()}
+
+
+def _left_out(line: str) -> str:
+    """Nothing; a try_wait that always succeeds."""
+    tried = re.search(r"mbarrier\.try_wait\S*\s+(\w+),", line)
+    return f"setp.eq.u32 {tried[1]}, 0, 0;" if tried else ""

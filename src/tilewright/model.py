@@ -20,10 +20,10 @@ from tilewright.problem import Problem
 _SMEM_BYTES_PER_CYCLE = 128
 # What TMA brings into one SM at best: 64 bytes a cycle from the L2.
 _FILL_BYTES_PER_CYCLE = 64
-# Storing a tile: measured, H200, 2026-11-29, 8192^3: no store at all is 1.5 % faster, of 65,536 cycles (128x256). Each
-# of 8 warps then stores 4096 values; one slot is 16 x 64.
+# Storing a tile: measured, H200, 2026-11-29, 8192^3: no store at all is 1.5 % faster with 128x256 (131,072
+# cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
-_STORE_VALUES_PER_CYCLE = 8  # a warp
+_STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # First bytes from memory, first wgmmas, last store: from the 2.2 us of the best tiny kernels less the launch.
 _RAMP_US = 1.4
 # Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
@@ -119,8 +119,8 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
     """The time of one launch among many of the same, at the clock that the power limit leaves.
 
     Worked example, 8192^3 bf16 on an h200 with 128x256 tiles: 64 x 32 tiles on 132 CTAs are 15.5 waves, so 16 tiles a
-    CTA; a tile has 128 k steps of 1024 tensor cycles and 1012 cycles to store: 2.11 million cycles, 1204 us at 1.755
-    GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1580 us.
+    CTA; a tile has 128 k steps of 1024 tensor cycles and 2138 cycles to store: 2.13 million cycles, 1214 us at 1.755
+    GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1590 us.
     """
     launch = family.launch(problem, config, device, num_sms)
     rows, columns = config.tiles(problem)

@@ -12,8 +12,11 @@ from tilewright.errors import TilewrightError
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tests compile into a folder of their run, never into the user's cache."""
-    os.environ["TILEWRIGHT_CACHE_DIR"] = str(tmp_path_factory.mktemp("kernels"))
+    """Tests compile into a folder of their run, never into the user's cache; the workers of pytest-xdist share it."""
+    run = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        run = run.parent
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(run / "kernels")
 
 
 @cache

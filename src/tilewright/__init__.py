@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tilewright.config import Config
     from tilewright.device import Device, preset
     from tilewright.dispatch import clear, matmul, plan
+    from tilewright.emulation import Emulator
     from tilewright.plan import Plan
     from tilewright.problem import Problem, packed
 
@@ -26,6 +27,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Config",
     "Device",
+    "Emulator",
     "Plan",
     "Problem",
     "__version__",
@@ -40,6 +42,7 @@ __all__ = [
 _HOMES: dict[str, str] = {
     "Config": "tilewright.config",
     "Device": "tilewright.device",
+    "Emulator": "tilewright.emulation",
     "Plan": "tilewright.plan",
     "Problem": "tilewright.problem",
     "clear": "tilewright.dispatch",

@@ -15,7 +15,7 @@ from typing import Any
 
 from tilewright.arrays.base import UNKNOWN_ORDINAL, Adapter
 from tilewright.arrays.registry import BY_TYPE, common_adapter
-from tilewright.backends.base import Argument, Backend, Launch
+from tilewright.backends.base import Argument, Backend, HostBackend, Launch
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Binary
 from tilewright.layout import check_addresses, operands
@@ -146,12 +146,16 @@ class EmptyPlan(BoundPlan):
 
 
 class Runner(ABC):
-    """Runs products, each by the bound plan of its arrays' layout. Any number of threads may run one Runner."""
+    """Runs products, each by the bound plan of its arrays' layout. Any number of threads may run one Runner.
 
-    def __init__(self, backend: Callable[[], Backend]) -> None:
+    `backend` gives the one of arrays on GPUs, `host` that of arrays in host memory; each is asked when it is needed.
+    """
+
+    def __init__(self, backend: Callable[[], Backend], host: Callable[[], HostBackend]) -> None:
         self._bound: dict[Hashable, BoundPlan] = {}
         self._lock = threading.Lock()
         self._backend = backend
+        self._host = host
 
     def run(self, a: Any, b: Any, out: Any | None = None) -> Any:
         """out = a x b on the arrays' device and their library's current stream; returns out before it is written.
@@ -211,23 +215,27 @@ class Runner(ABC):
 def views_of(
     backend: Callable[[], Backend], adapter: Adapter, a: Any, b: Any, out: Any | None
 ) -> tuple[View, View, View | None]:
-    """The operands' metadata, each with the GPU that holds it.
+    """The operands' metadata, each with the memory that holds it.
 
-    Raises: UnsupportedError: an array in host memory; and what the adapter raises.
+    Raises: UnsupportedError: an array in host memory, but for NumPy's; and what the adapter raises.
     """
     return (
-        _on_gpu(backend, adapter, adapter.view(a, "a"), "a"),
-        _on_gpu(backend, adapter, adapter.view(b, "b"), "b"),
-        None if out is None else _on_gpu(backend, adapter, adapter.view(out, "out"), "out"),
+        _located(backend, adapter, adapter.view(a, "a"), "a"),
+        _located(backend, adapter, adapter.view(b, "b"), "b"),
+        None if out is None else _located(backend, adapter, adapter.view(out, "out"), "out"),
     )
 
 
-def _on_gpu(backend: Callable[[], Backend], adapter: Adapter, view: View, name: str) -> View:
+def _located(backend: Callable[[], Backend], adapter: Adapter, view: View, name: str) -> View:
     if view.location.kind != "cuda":
+        if adapter.is_emulated:
+            return view
+        # Not emulated: on a machine with a GPU a tensor left on the CPU is a mistake, not a wish for the emulator.
         raise UnsupportedError(
             asked=f"{name} on {view.location}",
             rule="kernels read and write the GPU's memory",
-            works=f"pass {name}.cuda()" if adapter.library == "torch" else f"copy {name} to the GPU",
+            works=(f"pass {name}.cuda()" if adapter.library == "torch" else f"copy {name} to the GPU")
+            + "; NumPy arrays run in the emulator",
         )
     if view.location.ordinal != UNKNOWN_ORDINAL:
         return view

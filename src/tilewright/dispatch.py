@@ -14,14 +14,14 @@ from typing import Any, overload
 from tilewright import device as devices
 from tilewright import dtypes
 from tilewright.arrays.registry import common_adapter
-from tilewright.backends.base import Backend
+from tilewright.backends.base import Backend, HostBackend
 from tilewright.calls import BoundPlan, Ledger, Runner, views_of
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.errors import UnsupportedError
 from tilewright.layout import problem_of
-from tilewright.plan import ConfigChanges, Plan, plan_problem
+from tilewright.plan import ConfigChanges, Plan, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 
@@ -32,24 +32,25 @@ class _Products(Runner):
     """All products with one choice of config and num_sms, each layout with a plan that is made when it is first met."""
 
     def __init__(self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None) -> None:
-        super().__init__(owner.backend)
+        super().__init__(owner.backend, owner.host)
         self._owner = owner
         self._config = config
         self._num_sms = num_sms
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms)
-        return plan.bind(a.location.ordinal)
+        return plan.bind(a.location)
 
 
 class Dispatcher:
     """The plans of one backend. The process has one on the CUDA driver; a test makes its own on whatever it likes.
 
-    `make_backend` is called at the first product, never before.
+    `make_backend` is called at the first product, never before; `host` at the first one of NumPy arrays.
     """
 
-    def __init__(self, make_backend: Callable[[], Backend]) -> None:
+    def __init__(self, make_backend: Callable[[], Backend], host: Callable[[], HostBackend] = host_backend) -> None:
         self._make_backend = make_backend
+        self.host = host
         self._live: Backend | None = None
         self._ledger = Ledger()
         self._chosen: dict[Hashable, _Products] = {}
@@ -127,7 +128,7 @@ class Dispatcher:
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
             where = devices.preset(device) if isinstance(device, str) else device or devices.preset("h200")
-            return plan_problem(a, where, backend=self.backend, ledger=self._ledger, config=config, num_sms=num_sms)
+            return self._plan_problem(a, where, config, num_sms)
         if device is not None:
             raise UnsupportedError(
                 asked=f"a plan of arrays for {device}",
@@ -149,8 +150,21 @@ class Dispatcher:
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
         problem = problem_of(a, b, out, out_dtype)
-        device = self.backend().device(a.location.ordinal)
-        return plan_problem(problem, device, backend=self.backend, ledger=self._ledger, config=config, num_sms=num_sms)
+        backend = self.host() if a.location.kind == "host" else self.backend()
+        return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms)
+
+    def _plan_problem(
+        self, problem: Problem, device: Device, config: ConfigChanges | None, num_sms: int | None
+    ) -> Plan:
+        return plan_problem(
+            problem,
+            device,
+            backend=self.backend,
+            ledger=self._ledger,
+            host=self.host,
+            config=config,
+            num_sms=num_sms,
+        )
 
     def backend(self) -> Backend:
         """The backend, made on first use.

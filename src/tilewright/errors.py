@@ -85,10 +85,11 @@ class EmulationError(TilewrightError, RuntimeError):
     """The emulator stopped: the PTX broke a rule, or is not in the table of instructions.
 
     `rule` is the rule's short name, `finding` the sentence, `line` the PTX line (0: no one line), `source` the CUDA
-    line as "file.cu:123" ("" when the PTX was built without -lineinfo).
+    line as "file.cu:123" ("" when the PTX was built without -lineinfo). `findings`: what the checks had found before.
     """
 
     def __init__(self, finding: str, *, rule: str = "", line: int = 0, source: str = "") -> None:
+        self.findings: tuple[object, ...] = ()
         self.finding = finding
         self.rule = rule
         self.line = line
@@ -99,7 +100,8 @@ class EmulationError(TilewrightError, RuntimeError):
         places = [f"PTX line {self.line}"] if self.line else []
         if self.source:
             places.append(self.source)
-        return f"{', '.join(places)}: {self.finding}" if places else self.finding
+        text = f"{', '.join(places)}: {self.finding}" if places else self.finding
+        return "\n".join([text, *(f"before that, {earlier}" for earlier in self.findings)])
 
 
 class CacheError(TilewrightError, OSError):

@@ -114,7 +114,7 @@ def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
             raise LayoutError(
                 asked=f"out that shares memory with {name}",
                 rule=f"{name} is still read while out is written",
-                works=f"pass {name}.clone(), or an out of its own",
+                works=f"pass {name}.clone() (NumPy and CuPy: {name}.copy()), or an out of its own",
             )
 
 
@@ -238,5 +238,5 @@ def _copy_that_works(name: str, method: str, row_extent: int, dtype: DType) -> s
     """A copy whose own pitch is legal: a packed one only where its rows are multiples of 16 bytes."""
     padded = fitting_pitch(row_extent, dtype)
     if padded == row_extent:
-        return f"pass {name}.{method}()"
+        return f"pass {name}.{method}() (NumPy and CuPy: {name}.copy())"
     return f"copy {name} into rows padded to {padded} elements and pass the view of the first {row_extent}"

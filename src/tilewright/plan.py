@@ -7,15 +7,18 @@ Knows nothing of arrays beyond what Runner does; needs no GPU until run().
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from tilewright import model
-from tilewright.backends.base import Backend, Launch
+from tilewright.backends.base import Backend, HostBackend, Launch
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
@@ -25,12 +28,28 @@ from tilewright.kernels.render import render
 from tilewright.layout import problem_of
 from tilewright.model import Prediction
 from tilewright.problem import Problem, checked
-from tilewright.tensor import View
+from tilewright.tensor import Location, View
 
 ConfigChanges = Config | Mapping[str, Any]
 
 # Compute capabilities that a production family is written for. An exact list: sm_90a code runs on 9.0 and nowhere else.
 SUPPORTED_SMS: tuple[tuple[int, int], ...] = ((9, 0),)
+
+
+@cache
+def host_backend() -> HostBackend:
+    """The process's emulator, for NumPy arrays. Says so once: a result that came from a GPU and one that did not look
+    the same.
+    """
+    from tilewright.backends.emulated import emulated  # here: products on a GPU never load the emulator
+
+    backend = emulated(limit_s=LIMIT_S)
+    warnings.warn(
+        f"NumPy arrays are multiplied by the emulator: the PTX of {backend.model.name}'s kernel on this CPU; "
+        "tilewright.Emulator also checks the kernel and does not say this",
+        stacklevel=2,
+    )
+    return backend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +122,10 @@ class Plan(Runner):
         num_sms: int | None,
         backend: Callable[[], Backend],
         ledger: Ledger,
+        host: Callable[[], HostBackend] = host_backend,
     ) -> None:
         """Raises: ConfigError: the config cannot run the problem on the device; with every reason."""
-        super().__init__(backend)
+        super().__init__(backend, host)
         self.problem = problem
         self.device = device
         self.family = family
@@ -118,7 +138,7 @@ class Plan(Runner):
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
         self.arguments = family.arguments(self._kernel_problem, config, self.launch)
         self._binary: Binary | None = None
-        self._by_ordinal: dict[int, BoundPlan] = {}
+        self._by_location: dict[Location, BoundPlan] = {}
 
     @property
     def prediction(self) -> Prediction:
@@ -154,24 +174,24 @@ class Plan(Runner):
             roofline_share=prediction.roofline_share,
         )
 
-    def bind(self, ordinal: int) -> BoundPlan:
-        """This plan on the device with the ordinal.
+    def bind(self, location: Location) -> BoundPlan:
+        """This plan for arrays there: on that GPU, or in the emulator for the host's.
 
-        Raises: UnsupportedError, ConfigError: the plan was made for another kind of device.
+        Raises: UnsupportedError, ConfigError: the plan was made for another kind of device, or is too much work for the
+        emulator.
         """
-        bound = self._by_ordinal.get(ordinal)
+        bound = self._by_location.get(location)
         if bound is None:
+            backend: Callable[[], Backend] = self._host if location.kind == "host" else self._backend
             kind = EmptyPlan if self.problem.is_empty else BoundPlan
             if kind is BoundPlan:
-                device = self._backend().device(ordinal)
-                check_supported(device)
-                self.config.check(self.problem, device)
-            bound = self._by_ordinal.setdefault(
-                ordinal,
+                self._check_place(location)
+            bound = self._by_location.setdefault(
+                location,
                 kind(
                     self.problem,
-                    ordinal,
-                    self._backend,
+                    location.ordinal,
+                    backend,
                     lambda: self.binary,
                     self.launch,
                     self.arguments,
@@ -180,10 +200,30 @@ class Plan(Runner):
             )
         return bound
 
+    def _check_place(self, location: Location) -> None:
+        """Raises what bind() raises. The emulator is whatever device the plan was made for."""
+        if location.kind == "host":
+            limit_s = self._host().limit_s
+            seconds = emulated_s(self.problem, self.config, self.launch, family=self.family.name)
+            if limit_s is not None and seconds > limit_s:
+                raise too_long(self.problem, seconds, limit_s, affordable(self.problem, self._emulated_s, limit_s))
+            return
+        device = self._backend().device(location.ordinal)
+        check_supported(device)
+        self.config.check(self.problem, device)
+
+    def _emulated_s(self, problem: Problem) -> float:
+        """Seconds that the emulator takes for another product, with the config that the model chooses for it."""
+        family, config = self.family, self.config
+        if family in catalog.PRODUCTION:
+            config = model.best(problem, self.device, self.num_sms).config
+        launch = family.launch(problem, config, self.device, self.num_sms)
+        return emulated_s(problem, config, launch, family=family.name)
+
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
         _check_agrees(self.problem, problem_of(a, b, out, None if out is not None else self.problem.out_dtype))
-        return self.bind(a.location.ordinal)
+        return self.bind(a.location)
 
     def __str__(self) -> str:
         return f"{self.problem} on {self.device.name}: {self.family.name} {self.config}"
@@ -197,6 +237,7 @@ def plan_problem(
     *,
     backend: Callable[[], Backend],
     ledger: Ledger,
+    host: Callable[[], HostBackend] = host_backend,
     config: ConfigChanges | None = None,
     num_sms: int | None = None,
 ) -> Plan:
@@ -219,7 +260,7 @@ def plan_problem(
             why = f"the caller's {', '.join(map(str, config))}; the rest as the model chose: {why}"
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
-    return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger)
+    return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger, host=host)
 
 
 def check_supported(device: Device) -> None:

@@ -74,6 +74,17 @@ class Problem:
         """The fewest bytes that device memory must move: each operand read once, out written once."""
         return (self.m + self.n) * self.k * self.dtype.size + self.m * self.n * self.out_dtype.size
 
+    @property
+    def extent_bytes(self) -> dict[str, int]:
+        """Bytes from the first element of each operand to the end of its last, padding between rows included."""
+        size, out_size = self.dtype.size, self.out_dtype.size
+        b_rows, b_extent = (self.n, self.k) if self.b_major == "k" else (self.k, self.n)
+        return {
+            "a": ((self.m - 1) * self.a_pitch + self.k) * size,
+            "b": ((b_rows - 1) * self.b_pitch + b_extent) * size,
+            "out": ((self.m - 1) * self.out_pitch + self.n) * out_size,
+        }
+
     def __str__(self) -> str:
         layout = {"k": "TN", "n": "NN"}[self.b_major]
         return f"{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {layout}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -46,14 +47,16 @@ CASES: dict[str, Case] = {
     "single": Case(packed(256, 128, 320), _config(), 2),
     "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
     "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
+    "cluster side by side": Case(packed(256, 256, 320), _config(cluster_n=2), 2),
     "ping-pong": Case(packed(256, 192, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
     "halves": Case(packed(768, 64, 200), _config(tile_m=256, halves=True), 2),
     "back and forth": Case(packed(256, 64, 328), _config(k_back_and_forth=True), 1),
     "n-major": Case(packed(128, 128, 200, b_major="n"), _config(), 1),
+    "n-major wide": Case(packed(128, 128, 200, b_major="n"), _config(tile_n=128), 1),
     "n-major cluster": Case(packed(256, 64, 200, b_major="n"), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
     "predicated stores": Case(packed(129, 67, 136), _config(store_slots=1), 1),
-    "many stores": Case(packed(64, 256, 72), _config(tile_m=64, tile_n=128, consumers=1), 1),
+    "many stores": Case(packed(64, 256, 200), _config(tile_m=64, tile_n=128, consumers=1), 1),
 }
 
 
@@ -62,15 +65,17 @@ def source(case: Case) -> Source:
     return render(HOPPER, case.problem, case.config, DEVICE)
 
 
-def edited(unit: Source, file: str, old: str, new: str, count: int = 1) -> Source:
-    """The unit with `old` replaced in its text ("") or in one header; `old` must be there exactly `count` times."""
+def edited(unit: Source, file: str, old: str, new: str) -> Source:
+    """The unit with `old` replaced in its text ("") or in one header; it must be there once, in whatever white space.
+
+    Raises: ValueError: it is not.
+    """
     text = unit.text if not file else dict(unit.headers)[file]
-    found = text.count(old)
-    if found != count:
-        raise ValueError(
-            f"{old!r} is {found} times in {file or 'the unit'}, not {count}: the mutant must follow the kernel"
-        )
-    text = text.replace(old, new)
+    pattern = r"\s+".join(re.escape(word) for word in old.split())
+    text, found = re.subn(pattern, lambda _: new.strip(), text)
+    if found != 1:
+        where = file or "the unit"
+        raise ValueError(f"{old!r} is {found} times in {where}, not once: the mutant must follow the kernel")
     if not file:
         return replace(unit, text=text)
     return replace(unit, headers=tuple((name, text if name == file else body) for name, body in unit.headers))

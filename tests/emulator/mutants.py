@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gemm import CASES, WRONG_NUMBERS, Case, edited, source
+
 from tilewright.jit.source import Source
 
 Edit = tuple[str, str, str]
 
-UNIT, BARRIER, PIPELINE, EPILOGUE = "", "ptx/barrier.cuh", "pipeline.cuh", "epilogue.cuh"
+UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,17 @@ _EMPTY_WAIT = "            wait(ring.empty_at(state.index), state.parity);\n"
 _EXPECTED = "tile.half ? Config::STAGE_BYTES - A_HALF : Config::STAGE_BYTES"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<Config::STORE_SLOTS - 1>();"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
-_END = """    if constexpr (Config::CLUSTER_M > 1) {  // every arrival on the peer's barriers has been made
+_END = """    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
 """
-_START = """        ptx::barrier_cluster_arrive_release();
+_START = """
+        ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
 
+    const TileSchedule
 """
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -164,23 +167,23 @@ MUTANTS: tuple[Mutant, ...] = (
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    _mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER_M) - 1;", "1;"), by="deadlock"),
+    _mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER) - 1;", "1;"), by="deadlock"),
     _mutant(
         "released only to the own CTA",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by=("operand released early",),
     ),
     _mutant(
         "remote arrivals dropped",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by="deadlock",
     ),
     _mutant(
         "remote arrivals dropped, count fitted",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER_M) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
@@ -190,13 +193,13 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant(
         "__syncthreads instead of the cluster barrier",
         "cluster",
-        (UNIT, _START, "        __syncthreads();\n    }\n\n"),
+        (UNIT, _START, "        __syncthreads();\n    }\n\n    const TileSchedule"),
         by="mbarrier init order",
     ),
     _mutant(
         "no barrier after init, cluster",
         "cluster",
-        (UNIT, _START, "    }\n\n"),
+        (UNIT, _START, "    }\n\n    const TileSchedule"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
     _mutant(
@@ -204,8 +207,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "    if constexpr (Config::CLUSTER_M == 1) {\n        __syncthreads();",
-            "    if constexpr (Config::CLUSTER_M == 1) {",
+            "    if constexpr (Config::CLUSTER == 1) {\n        __syncthreads();",
+            "    if constexpr (Config::CLUSTER == 1) {",
         ),
         by=("mbarrier init order", "mbarrier before init"),
     ),
@@ -362,5 +365,91 @@ MUTANTS: tuple[Mutant, ...] = (
         (UNIT, _FULL_WAIT, "        wait(ring.full_at(0), state.parity);\n"),
         by="copy not waited for",
         policy="eager",
+    ),
+    _mutant(
+        "tiles are computed by two CTAs",
+        "single",
+        (SCHEDULE, "place += gridDim.x / Config::CLUSTER;", "place += 1;"),
+        by="unordered copies",
+    ),
+    _mutant(
+        "slots are not swizzled",
+        "single",
+        (EPILOGUE, "swizzled<STORE_ROW_BYTES>(row_offset + chunk * 16)", "(row_offset + chunk * 16)"),
+        by=WRONG_NUMBERS,
+    ),
+    _mutant(
+        "stride of the descriptor is half",
+        "single",
+        (
+            SWIZZLE,
+            "swizzle128_descriptor(address, 16, ATOM_BYTES)",
+            "swizzle128_descriptor(address, 16, ATOM_BYTES / 2)",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    _mutant(
+        "no swizzle in the descriptor",
+        "single",
+        (SWIZZLE, "return (static_cast<uint64_t>(1) << 62) |", "return"),
+        by=(WRONG_NUMBERS, "copy not waited for"),
+    ),
+    _mutant(
+        "leading offset of n-contiguous b is wrong",
+        "n-major wide",
+        (
+            SWIZZLE,
+            "swizzle128_descriptor(address, panel_bytes, ATOM_BYTES)",
+            "swizzle128_descriptor(address, panel_bytes / 2, ATOM_BYTES)",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    _mutant(
+        "a turn counts one warp too many",
+        "ping-pong",
+        (UNIT, "TURN_THREADS = 2 * WARPGROUP_THREADS;", "TURN_THREADS = 2 * WARPGROUP_THREADS + 32;"),
+        by="deadlock",
+    ),
+    _mutant(
+        "more registers than the CTA has",
+        "single",
+        (UNIT, "setmaxnreg_inc<Config::CONSUMER_REGISTERS>", "setmaxnreg_inc<Config::CONSUMER_REGISTERS + 8>"),
+        by="deadlock",
+    ),
+    _mutant(
+        "registers are taken before they are given",
+        "single",
+        (
+            UNIT,
+            "ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>()",
+            "ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>()",
+        ),
+        by="deadlock",
+    ),
+    _mutant(
+        "the peer's empty barriers at an odd offset",
+        "cluster",
+        (
+            UNIT,
+            "ptx::mapa_shared_cluster(ring.empty_at(slot), lane)",
+            "ptx::mapa_shared_cluster(ring.empty_at(slot) + 8 * lane, lane)",
+        ),
+        by=("mbarrier before init", "mbarrier over-arrival", "missing wait", "deadlock"),
+    ),
+    _mutant(
+        "b's rows of the peer are loaded",
+        "cluster",
+        (UNIT, "n + rank * SHARE_N, barrier", "n + (1 - rank) * SHARE_N, barrier"),
+        by=WRONG_NUMBERS,
+    ),
+    _mutant(
+        "each CTA waits for its own slots only at the start",
+        "cluster",
+        (
+            UNIT,
+            "wait(ring.empty_at(state.index), state.parity);",
+            "if (k_tile < 4) wait(ring.empty_at(state.index), state.parity);",
+        ),
+        by=("missing wait", "mbarrier over-arrival", "operand released early"),
     ),
 )

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from snippets import execute, kernel
+from snippets import execute, kernel, line_of
 
-from tilewright.emulator import tiled
-from tilewright.emulator.events import Finding
+from tilewright.emulator.events import Finding, Site
 from tilewright.emulator.rules import RULES
+from tilewright.emulator.shadow import Access, Shadow, States
+from tilewright.errors import EmulationError
 
 GIVEN = np.arange(2048, dtype=np.uint32)
 SHARED = ".shared .align 1024 .b8 buffer[4096];\n.shared .align 8 .b8 bar[16];"
@@ -48,8 +49,8 @@ def wait(label: str, parity: int = 0, how: str = "") -> str:
 
 @dataclass(frozen=True)
 class Pair:
-    """`text` has {} where `broken` or `repaired` stands. `says`: a part of the message or of the repair; `also`: rules that the
-    same bug breaks besides."""
+    """`text` has {} where `broken` or `repaired` stands. `says`: a part of the message or of the repair; `also`: rules
+    that the same bug breaks besides."""
 
     rule: str
     text: str
@@ -139,7 +140,8 @@ PAIRS: dict[str, Pair] = {
         "missing proxy fence",
         NAMES + INIT + "bar.sync 0;\n" + _alone(
             "st.global.u32 [%rd1], %r0;\n{}" + EXPECT.format(bytes=16)
-            + "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%rd1], 16, [%r7];\n" + wait("W")
+            + "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%rd1], 16, [%r7];\n"
+            + wait("W")
         ),
         "",
         "fence.proxy.async.global;\n",
@@ -160,16 +162,16 @@ PAIRS: dict[str, Pair] = {
     ),
     "a bulk load is read": Pair(
         "copy not waited for",
-        INIT + "bar.sync 0;\n@!%p1 bra LOADED;\n" + EXPECT.format(bytes=256) + LOAD + "LOADED:\n{}ld.shared.u32 %r1, [%r6];\n"
-        + wait("END"),
+        INIT + "bar.sync 0;\n@!%p1 bra LOADED;\n" + EXPECT.format(bytes=256) + LOAD
+        + "LOADED:\n{}ld.shared.u32 %r1, [%r6];\n" + wait("END"),
         "",
         wait("W"),
         "wait for the phase of the mbarrier",
     ),
     "cp.async without its wait": Pair(
         "cp.async not waited for",
-        "cp.async.ca.shared.global [%r6], [%rd3], 4;\ncp.async.commit_group;\n{}bar.sync 0;\nld.shared.u32 %r1, [%r6];\n"
-        "cp.async.wait_all;",
+        "cp.async.ca.shared.global [%r6], [%rd3], 4;\ncp.async.commit_group;\n{}bar.sync 0;\n"
+        "ld.shared.u32 %r1, [%r6];\ncp.async.wait_all;",
         "",
         "cp.async.wait_group 0;\n",
         "cp.async.wait_group",
@@ -224,8 +226,8 @@ PAIRS: dict[str, Pair] = {
     ),
     "a copy lands on bytes that are still read": Pair(
         "refilled while read",
-        INIT + "bar.sync 0;\nld.shared.u32 %r1, [%r6];\n{}@!%p1 bra LOADED;\n" + EXPECT.format(bytes=256) + LOAD + "LOADED:\n"
-        + wait("W"),
+        INIT + "bar.sync 0;\nld.shared.u32 %r1, [%r6];\n{}@!%p1 bra LOADED;\n" + EXPECT.format(bytes=256) + LOAD
+        + "LOADED:\n" + wait("W"),
         "",
         "bar.sync 0;\n",
         "arrive on a barrier after their last access",
@@ -319,9 +321,10 @@ PAIRS: dict[str, Pair] = {
     ),
     "a flag that is read without acquire": Pair(
         "data race",
-        _alone("mov.u32 %r9, %ctaid.x;\nsetp.eq.u32 %p5, %r9, 0;\n@!%p5 bra READER;\nst.global.u32 [%rd1], 7;\nmembar.gl;\n"
-               "st.volatile.global.u32 [%rd1+64], 1;\nbra DONE;\nREADER:\nld.volatile.global.u32 %r1, [%rd1+64];\n"
-               "setp.ne.u32 %p6, %r1, 1;\n@%p6 bra READER;\n{}ld.global.u32 %r2, [%rd1];"),
+        _alone("mov.u32 %r9, %ctaid.x;\nsetp.eq.u32 %p5, %r9, 0;\n@!%p5 bra READER;\nst.global.u32 [%rd1], 7;\n"
+               "membar.gl;\nst.volatile.global.u32 [%rd1+64], 1;\nbra DONE;\nREADER:\n"
+               "ld.volatile.global.u32 %r1, [%rd1+64];\nsetp.ne.u32 %p6, %r1, 1;\n@%p6 bra READER;\n{}"
+               "ld.global.u32 %r2, [%rd1];"),
         "",
         "membar.gl;\n",
         "at scope .gpu",
@@ -397,3 +400,63 @@ def test_repaired_twin_is_silent_under_every_schedule(name: str) -> None:
 
 def test_every_rule_has_a_pair() -> None:
     assert {pair.rule for pair in PAIRS.values()} == set(RULES)
+
+
+def test_an_error_of_the_machine_tells_what_was_found_before_it() -> None:
+    body = NAMES + "st.shared.u32 [%r6], %r0;\nxor.b32 %r9, %r6, 128;\nld.shared.u32 %r1, [%r9];\nbar.sync 0;\ntrap;"
+    with pytest.raises(EmulationError, match="before that, data race") as raised:
+        execute(kernel(body, SHARED), GIVEN, block=64, checks=True, width="warp")
+    assert raised.value.rule == "trap"
+    assert [finding.rule for finding in raised.value.findings if isinstance(finding, Finding)] == ["data race"]
+
+
+def test_finding_names_both_accesses_and_the_bytes() -> None:
+    pair = PAIRS["shared words cross warps"]
+    (finding,) = found_in(pair, pair.broken)
+    text = NAMES + pair.text.format(pair.broken)
+    assert (finding.cta, finding.warp, finding.lane) == (0, 0, 0)
+    assert "CTA 0 warp 0 lane 0 reads bytes smem+0..255 of CTA 0, which CTA 0 warp 1 lane 0 writes" in finding.message
+    assert finding.site.line == line_of(kernel(text, SHARED), "ld.shared")
+    assert finding.other_site is not None
+    assert finding.other_site.line == line_of(kernel(text, SHARED), "st.shared")
+
+
+def test_fences_of_all_threads_before_a_barrier_go_out_with_one_flag() -> None:
+    """__threadfence by everybody, __syncthreads, then a relaxed atomic of one thread: the usual counter of CTAs."""
+    counter = PAIRS["a counter with fences"].text.replace("DONE;\nmembar.gl;\n", "DONE;\n")
+    counter = counter.replace("{}", "membar.gl;\nbar.sync 0;\n")
+    for schedule, seed in SCHEDULES:
+        text = kernel(NAMES + counter, SHARED)
+        choices = {"block": 64, "grid": 2, "resident": 2, "schedule": schedule, "seed": seed}
+        assert not execute(text, GIVEN, out_bytes=4096, checks=True, **choices)[1].findings
+
+
+def test_states_that_nothing_is_in_are_forgotten() -> None:
+    states = States()
+    shadow = Shadow(0, 64, states)
+    site, threads = Site(1, "st.shared"), np.array([0], np.int64)
+    for time in range(100):
+        starts = np.array([16 * (time % 2)], np.int64)
+        shadow.touch(Access(site, 0, threads, time, time, "shared", starts, 16, True), None)
+    assert len(states.known) == 101
+    last = [states.known[number][0] for number in shadow.numbers[:2].tolist()]
+    states.renumber([shadow])
+    assert len(states.known) == 3
+    assert [states.known[number][0] for number in shadow.numbers[:2].tolist()] == last
+
+
+def test_one_pair_of_instructions_is_reported_once() -> None:
+    pair = PAIRS["shared words cross warps"]
+    loop = "mov.u32 %r20, 0;\nAGAIN:\n" + pair.text.format("") + "\nadd.u32 %r20, %r20, 1;\nsetp.lt.u32 %p7, %r20, 5;\n"
+    findings = execute(kernel(NAMES + loop + "@%p7 bra AGAIN;", SHARED), GIVEN, block=64, out_bytes=256, checks=True)[
+        1
+    ].findings
+    assert len(findings) == 1
+
+
+def test_values_are_the_same_with_checks() -> None:
+    pair = PAIRS["lanes exchange words"]
+    text = kernel(NAMES + pair.text.format(pair.repaired) + "\nst.global.u32 [%rd4], %r1;", SHARED)
+    plain, _ = execute(text, GIVEN, block=64, out_bytes=256)
+    checked, _ = execute(text, GIVEN, block=64, out_bytes=256, checks=True)
+    assert plain.tobytes() == checked.tobytes()

@@ -166,7 +166,7 @@ def test_observer_changes_no_bytes() -> None:
     assert plain.out.tobytes() == watched.out.tobytes()
 
 
-def test_finding_is_one_paragraph_with_places_and_a_repair() -> None:
+def test_finding_tells_rule_places_and_repair_line_by_line() -> None:
     site = Site(12, "ld.shared.u32", "", ("a.cu:3", "b.cu:9"))
     finding = Finding(
         rule="race",
@@ -178,7 +178,7 @@ def test_finding_is_one_paragraph_with_places_and_a_repair() -> None:
         warp=2,
     )
     text = str(finding)
-    assert "\n" not in text
+    assert len(text.split("\n")) == 4
     for part in (
         "race: two accesses meet",
         "PTX line 12",

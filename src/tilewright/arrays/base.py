@@ -45,6 +45,7 @@ class Adapter(ABC):
 
     library: str
     names_device: bool = True  # whether a view's location is complete without the driver's help
+    is_emulated: bool = False  # whether its arrays in host memory are multiplied by the emulator; else they are refused
 
     @staticmethod
     @abstractmethod

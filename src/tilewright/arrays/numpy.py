@@ -15,6 +15,7 @@ class NumpyAdapter(Adapter):
     """numpy.ndarray and its subclasses; bf16 is ml_dtypes.bfloat16."""
 
     library = "numpy"
+    is_emulated = True
 
     @staticmethod
     def owns(kind: type) -> bool:

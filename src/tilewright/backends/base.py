@@ -73,9 +73,10 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """The address of the operand called `operand`, 8 bytes."""
+    """The address of the operand called `operand`, 8 bytes. `num_bytes` from there are the operand's; 0: not said."""
 
     operand: str
+    num_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,3 +148,12 @@ class Backend(Protocol):
     def clear(self) -> None:
         """Drop every handle. Plans reload theirs."""
         ...
+
+
+class HostBackend(Backend, Protocol):
+    """A backend over this process's own memory, thousands of times slower than a GPU.
+
+    `limit_s` is the longest work that it takes on, in estimated seconds; None: any.
+    """
+
+    limit_s: float | None

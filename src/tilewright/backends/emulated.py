@@ -1,6 +1,6 @@
 """The backend protocol over the emulator: the PTX of the same build that a device would load runs on this CPU.
 
-The only door to the emulator. Addresses are those of host memory; a kernel may touch no byte outside the operands that
+The Addresses are those of host memory; a kernel may touch no byte outside the operands that
 its call names. An operand's extent comes from its tensor maps, from its pointer argument where that says it, or from
 `lend`. Launches run at once and in full: streams do not exist here.
 """
@@ -20,9 +20,12 @@ from tilewright import device as devices
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
 from tilewright.device import Device
 from tilewright.emulator import tiled
+from tilewright.emulator.events import Finding as Finding
 from tilewright.emulator.memory import GlobalMemory
-from tilewright.emulator.run import Grid, Report, Width, run
-from tilewright.emulator.schedule import Policy
+from tilewright.emulator.run import Grid, run
+from tilewright.emulator.run import Report as Report
+from tilewright.emulator.run import Width as Width
+from tilewright.emulator.schedule import Policy as Policy
 from tilewright.errors import EmulationError, LayoutError, UnsupportedError
 from tilewright.jit.source import Binary
 
@@ -48,7 +51,11 @@ class EmulatedCall:
 
 @dataclass(kw_only=True)
 class EmulatedBackend:
-    """A GPU of the kind `model` on this CPU. `report` is of the last launch."""
+    """A GPU of the kind `model` on this CPU.
+
+    `report` is of the last launch, None when that was stopped by an error; `findings` are its findings in either case.
+    `limit_s`: see HostBackend; launch() itself refuses nothing.
+    """
 
     model: Device
     schedule: Policy = "lazy"
@@ -57,8 +64,10 @@ class EmulatedBackend:
     checks: bool = False
     banks: bool = False
     progress: Callable[[int, int], None] | None = None
+    limit_s: float | None = None
     name: str = "emulated"
     report: Report | None = None
+    findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
         self._lent: dict[int, int] = {}
@@ -118,18 +127,31 @@ class EmulatedBackend:
                     works="call the backend's lend(address, num_bytes) before",
                 )
             buffers.append((operand, address, known))
-        return EmulatedCall(kernel, launch, bytes(block), tuple(buffers))
+        return EmulatedCall(kernel, launch, bytes(block), _disjoint(buffers))
 
     def launch(self, call: EmulatedCall, stream: int) -> None:
         """Runs the call to its end.
 
-        Raises: EmulationError: a rule that the kernel broke, or the first finding of the checks.
+        Raises: EmulationError: a rule that the kernel broke, or the first finding of the checks; with all findings.
         """
+        self.report, self.findings = None, ()
+        try:
+            self.report = self._run(call)
+        except EmulationError as error:
+            self.findings = tuple(found for found in error.findings if isinstance(found, Finding))
+            raise
+        self.findings = self.report.findings
+        if self.findings:
+            first, more = self.findings[0], len(self.findings) - 1
+            text = f"{first}" + (f"\n  (and {more} more findings)" if more else "")
+            raise EmulationError(text, rule=first.rule, line=first.site.line, source=first.site.source)
+
+    def _run(self, call: EmulatedCall) -> Report:
         memory = GlobalMemory()
         for operand, address, num_bytes in call.buffers:
             memory.add(operand, host_bytes(address, num_bytes), address)
         shape, binary = call.launch, call.kernel.binary
-        self.report = run(
+        return run(
             binary.ptx,
             binary.entry,
             Grid(
@@ -148,11 +170,6 @@ class EmulatedBackend:
             banks=self.banks,
             progress=self.progress,
         )
-        if self.report.findings:
-            first = self.report.findings[0]
-            more = len(self.report.findings) - 1
-            text = f"{first}" + (f" (and {more} more)" if more else "")
-            raise EmulationError(text, rule=first.rule, line=first.site.line, source=first.site.source)
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
         """Zeros into num_rows rows; bytes between them are not touched."""
@@ -165,14 +182,26 @@ class EmulatedBackend:
             self._lent.clear()
 
 
-def emulated(model: str = "h200", **choices: Any) -> EmulatedBackend:
-    """An emulated device of one of device.PRESETS."""
-    return EmulatedBackend(model=devices.preset(model), **choices)
+def emulated(model: str | Device = "h200", **choices: Any) -> EmulatedBackend:
+    """An emulated device, by itself or by its name in device.PRESETS."""
+    return EmulatedBackend(model=devices.preset(model) if isinstance(model, str) else model, **choices)
 
 
 def host_bytes(address: int, num_bytes: int) -> NDArray[np.uint8]:
     """Memory of this process as an array. Whoever owns it keeps it alive meanwhile."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
+
+
+def _disjoint(buffers: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int], ...]:
+    """The buffers by address; those that share memory, as a and b of a product with itself do, as one."""
+    found: list[tuple[str, int, int]] = []
+    for name, address, num_bytes in sorted(buffers, key=lambda buffer: buffer[1]):
+        if found and address < found[-1][1] + found[-1][2]:
+            names, start, length = found[-1]
+            found[-1] = (f"{names}, {name}", start, max(length, address + num_bytes - start))
+        else:
+            found.append((name, address, num_bytes))
+    return tuple(found)
 
 
 def _registers(binary: Binary, threads: int) -> int:
@@ -210,5 +239,5 @@ def _extent_bytes(argument: Argument) -> int:
             whole += (extent - 1) * pitch
         return whole
     if isinstance(argument, PointerArgument):
-        return int(getattr(argument, "num_bytes", 0))
+        return argument.num_bytes
     return 0

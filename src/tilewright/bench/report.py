@@ -113,8 +113,8 @@ def speed_table(rows: Sequence[Row]) -> str:
     head = ("M, N, K", "type", *modes, "config")
     meaning = (
         "In each cell: TFLOPS of cuBLAS (as `torch.matmul` calls it), TFLOPS of tilewright, and how many times faster "
-        "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round. TN: `b` is `w.t()`, "
-        "k-contiguous; NN: `b` is row-major."
+        "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round. TN: `b` is "
+        "`w.t()`, k-contiguous; NN: `b` is row-major."
     )
     return _table(head, lines) + _caption([row for row, _ in timed], meaning)
 

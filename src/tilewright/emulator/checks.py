@@ -8,7 +8,6 @@ Knows nothing of instructions: only the events of events.py.
 
 from __future__ import annotations
 
-from bisect import bisect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from tilewright.emulator.clocks import (
     WARP,
     WRITTEN,
     CtaClocks,
-    Message,
     View,
     is_wide,
 )
@@ -84,7 +82,7 @@ class Checker(Observer):
         self.now += 1
         return now
 
-    # -- accesses of threads ------------------------------------------------------------------------------------------
+    # -- accesses of threads -----------------------------------------------------------------------------------------
 
     def access(
         self,
@@ -181,7 +179,7 @@ class Checker(Observer):
             now = self._tick() if semantics in ("release", "acq_rel") else 0
             self.flags.write(state, threads, space, addresses, now, scope, kind == "atomic")
 
-    # -- asynchronous operations ----------------------------------------------------------------------------------------
+    # -- asynchronous operations -------------------------------------------------------------------------------------
 
     def op_issue(self, op: AsyncOp) -> None:
         self.events += 1
@@ -216,9 +214,10 @@ class Checker(Observer):
         if op.kind == "cp_async":
             self._cp_async(trace, space, starts, size, True)
         elif space == "shared":
-            for position, start in enumerate(starts.tolist()):
-                owner = self.machine.smem_owner(start)[0]
-                self._async(AsyncAccess(trace, space, starts[position : position + 1], size, True, owner))
+            slots = starts // self.machine.smem_stride
+            for slot in [int(slots[0])] if len(slots) == 1 else np.unique(slots).tolist():
+                owner = self.machine.smem_owner(slot * self.machine.smem_stride)[0]
+                self._async(AsyncAccess(trace, space, starts[slots == slot], size, True, owner))
         else:
             self._async(AsyncAccess(trace, space, starts, size, True, -1))
 
@@ -282,7 +281,7 @@ class Checker(Observer):
             elif not trace.read_ends:  # its thread may ask again; the first answer is the earliest
                 trace.read_ends.append((cta, threads, now))
 
-    # -- order ----------------------------------------------------------------------------------------------------------
+    # -- order -------------------------------------------------------------------------------------------------------
 
     def fence(self, site: Site, cta: int, threads: Threads, kind: str) -> None:
         state = self.ctas[cta]
@@ -323,7 +322,7 @@ class Checker(Observer):
         for warp in np.unique(warps).tolist() if warps[0] != warps[-1] else [int(warps[0])]:
             state.warp_meeting(threads[warps == warp], now)
 
-    # -- mbarriers ------------------------------------------------------------------------------------------------------
+    # -- mbarriers ---------------------------------------------------------------------------------------------------
 
     def mbarrier_init(self, site: Site, cta: int, thread: int, barrier: int, count: int) -> None:
         self.events += 1
@@ -409,7 +408,7 @@ class Checker(Observer):
             block = clock[cta] = np.zeros((ROWS, wide), np.int32) if block is None else clocks.widened(block, wide)
         block[:FENCED_SHARED, place] = np.maximum(block[:FENCED_SHARED, place], time)
 
-    # -- ends -----------------------------------------------------------------------------------------------------------
+    # -- ends --------------------------------------------------------------------------------------------------------
 
     def exit(self, site: Site, cta: int, threads: Threads) -> None:
         self.ends.exit(site, self.ctas[cta], threads, self._tick())
@@ -425,7 +424,11 @@ def _both_atomic(access: AnyAccess, other: AnyAccess) -> bool:
 def _strong(access: AnyAccess) -> str:
     if isinstance(access, Access):
         return access.strong
-    return "gpu" if access.space == "global" and access.writes and getattr(access.trace.op, "reduction", "") else ""
+    return "gpu" if access.space == "global" and access.writes and _reduces(access) else ""
+
+
+def _reduces(access: AsyncAccess) -> bool:
+    return bool(getattr(access.trace.op, "reduction", ""))  # of the machine's own kinds of work
 
 
 def _reach_each_other(access: AnyAccess, other: AnyAccess) -> bool:

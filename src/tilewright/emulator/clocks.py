@@ -57,7 +57,8 @@ def time_of(clock: Clock, cta: int, place: int, row: int = ORDERED) -> int:
 class View:
     """What a set of threads of one CTA knows: all the same, but for each one's knowledge of itself.
 
-    `published`: what relaxed writes after the last fence hand on. `heard`: what relaxed reads have met, for the next fence.
+    `published`: what relaxed writes after the last fence hand on. `heard`: what relaxed reads have met, for the next
+    fence.
     """
 
     __slots__ = ("clock", "count", "heard", "is_shared", "number", "published")
@@ -150,7 +151,7 @@ class CtaClocks:
         return found
 
     def settle(self, view: View, part: Threads, into: View | None) -> View:
-        """These threads, all of `view`, join the view `into` if it knows the very same. Returns the view they are in."""
+        """These threads, all of `view`, join the view `into` if it knows the same. Returns the view they are in."""
         if into is None or into is view or not into.count or not _same(view, into):
             return view
         del self.views[int(self.view_of[part[0]])]
@@ -162,12 +163,21 @@ class CtaClocks:
         """The threads met and know the same from now on."""
         united = View(clock, len(threads))
         for view, part, _ in list(self.parts(threads)):
-            united.published = _joined(united.published, view.published)
+            united.published = _joined(united.published, self._published(view, part))
             united.heard = _joined(united.heard, view.heard)
             view.count -= len(part)
             if view.count == 0:
                 del self.views[int(self.view_of[part[0]])]
         self._place(threads, united)
+
+    def _published(self, view: View, part: Threads) -> Clock | None:
+        """What these threads of a view published, with what each had done itself by then."""
+        if view.published is None:
+            return None
+        published = copy(view.published)
+        block = self.block(published)
+        block[:FENCED_SHARED, part] = np.maximum(block[:FENCED_SHARED, part], self.published_at[part])
+        return published
 
     def _place(self, threads: Threads, view: View) -> None:
         self.view_of[threads] = view.number = self.next_view

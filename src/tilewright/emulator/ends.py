@@ -1,4 +1,4 @@
-"""When a CTA may end: its shared memory is gone with its last thread, so whoever uses it must be known to have finished.
+"""When a CTA may end: its shared memory goes with its last thread, so whoever uses it must be known to have finished.
 
 Kept per CTA: the newest asynchronous operation of each kind and place (older ones end before), and the newest access of
 each thread of another CTA.
@@ -77,12 +77,12 @@ class Ends:
                     Finding(
                         rule="exit before remote access",
                         message=(
-                            f"CTA {cta} may end before {threads_in_words(source, np.array([thread]))} has accessed its shared "
-                            "memory"
+                            f"CTA {cta} may end before {threads_in_words(source, np.array([thread]))} has accessed "
+                            "its shared memory"
                         ),
                         repair=(
-                            "all threads of the cluster end with a cluster barrier (arrive.release, wait.acquire), or the CTA "
-                            "waits for the access first"
+                            "all threads of the cluster end with a cluster barrier (arrive.release, wait.acquire), or "
+                            "the CTA waits for the access first"
                         ),
                         site=where,
                         other_site=site,
@@ -126,7 +126,7 @@ class Ends:
             rule, what, repair = (
                 "exit before store read",
                 "may still read its shared memory",
-                "the issuing thread executes cp.async.bulk.commit_group and cp.async.bulk.wait_group.read 0 before it leaves",
+                "the issuing thread commits and executes cp.async.bulk.wait_group.read 0 before it leaves",
             )
         else:
             rule, what, repair = (
@@ -135,10 +135,11 @@ class Ends:
                 "some thread of the CTA waits for every copy into its shared memory before the CTA ends",
             )
         barrier = self.machine.describe_barrier(op.barrier) if op.barrier is not None else ""
+        kind, who = KINDS.get(op.kind, op.kind), threads_in_words(op.cta, op.threads)
         self.reporter.add(
             Finding(
                 rule=rule,
-                message=f"CTA {cta} ends while the {KINDS.get(op.kind, op.kind)} of {threads_in_words(op.cta, op.threads)} {what}",
+                message=f"CTA {cta} ends while the {kind} of {who} {what}",
                 repair=repair,
                 site=op.site,
                 other_site=site,

@@ -75,12 +75,12 @@ class Finding:
 
     def __str__(self) -> str:
         place = ", ".join(f"{name} {value}" for name, value in self._place() if value is not None)
-        parts = [f"{self.rule}: {self.message}", f"at {self.site}" + (f" [{place}]" if place else "")]
+        lines = [f"{self.rule}: {self.message}", f"at {self.site}" + (f" [{place}]" if place else "")]
         if self.other_site is not None:
-            parts.append(f"against {self.other_site}")
+            lines.append(f"against {self.other_site}")
         if self.barrier:
-            parts.append(self.barrier)
-        return "; ".join([*parts, *self.facts, f"repair: {self.repair}"])
+            lines.append(self.barrier)
+        return "\n  ".join([*lines, *self.facts, f"repair: {self.repair}"])
 
     def _place(self) -> tuple[tuple[str, int | None], ...]:
         return (("CTA", self.cta), ("warp", self.warp), ("lane", self.lane))

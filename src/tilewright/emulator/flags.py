@@ -1,4 +1,4 @@
-"""Words of memory through which threads hand on what they did: release writes, acquire reads, and relaxed ones by fences.
+"""Words of memory through which threads hand on what they did: by release and acquire, or by fences and relaxed words.
 
 The last write to a word is what a read sees, so each word keeps one message.
 """

@@ -10,9 +10,10 @@ import numpy as np
 
 from tilewright.emulator.barriers import Mbarrier
 from tilewright.emulator.engines import Engine
-from tilewright.emulator.events import AsyncOp, Observer, error_facts
+from tilewright.emulator.events import AsyncOp, Observer, Site, error_facts
 from tilewright.emulator.launch import WARP, WARPGROUP, Cluster, Cta, Geometry, cluster_members
 from tilewright.emulator.memory import GlobalMemory, SharedMemory
+from tilewright.emulator.patterns import Patterns
 from tilewright.emulator.schedule import Schedule
 from tilewright.emulator.team import Fragment, Team
 from tilewright.emulator.translate import Kernel
@@ -67,7 +68,9 @@ class Machine:
         self.spins = 0  # turns in a row that ended while their vectors could run
         self.progress_mark = 0  # blocks_run when something last changed that a spinning thread may see
         self.traffic: dict[str, int] = {}
-        self.banks: dict[str, list[int]] | None = {} if count_banks else None
+        self.banks: dict[Site, list[int]] | None = {} if count_banks else None
+        reader = next((name for name in ("wgmma", "ldmatrix") if kernel.uses(name)), "rows")
+        self.patterns = Patterns(reader) if count_banks else None
         self.local_symbols, self.local_bytes = _local_layout(kernel)
         self.parameter_cache: dict[tuple[int, str, int], Any] = {}
         self.parameter_offsets = {name: offset for name, offset, _, _ in kernel.entry.parameters}

@@ -21,7 +21,7 @@ KEPT_PHASES = 3  # only the last one may be asked for; a late waiter asks while 
 
 
 class BarrierClock:
-    """One mbarrier from its init on. `place`: of its phases in clocks. `fenced`: the time of the fence of its init, or 0."""
+    """One mbarrier from its init on. `place`: of its phases in clocks. `fenced`: when its init was fenced, or 0."""
 
     def __init__(self, access: Access, place: int) -> None:
         self.access = access
@@ -117,8 +117,8 @@ class Mbarriers:
                         f"{threads_in_words(clock.cta, clock.access.threads)} initialised with no fence after the init"
                     ),
                     repair=(
-                        "the initialising thread executes fence.mbarrier_init.release.cluster (or fence.proxy.async) after "
-                        "mbarrier.init and before the barrier that lets others use it"
+                        "the initialising thread executes fence.mbarrier_init.release.cluster (or fence.proxy.async) "
+                        "after mbarrier.init and before the barrier that lets others use it"
                     ),
                     site=op.site,
                     other_site=clock.access.site,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, WRITTEN
 from tilewright.emulator.events import Finding, Site
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 RULES: dict[str, str] = {
     "data race": "two threads touch the same bytes, one of them writes, and nothing orders them",
     "missing __syncwarp": "lanes of one warp hand data to each other with no bar.warp.sync between",
-    "missing proxy fence": "an ordinary write is read or overwritten by asynchronous work with no fence.proxy.async between",
+    "missing proxy fence": "asynchronous work meets an ordinary write with no fence.proxy.async between",
     "scope too narrow": "ordinary writes are handed to another CTA by an operation whose scope is the CTA",
     "copy not waited for": "bytes that an asynchronous copy writes are touched before anybody has seen it complete",
     "cp.async not waited for": "bytes that a cp.async writes are touched without its wait_group and a barrier",
@@ -57,7 +58,7 @@ STORES = ("tma_store", "tma_reduce", "bulk_store", "bulk_copy")
 
 @dataclass(frozen=True)
 class Conflict:
-    """A pair without order. `row`: what was asked; `ordered`: it happened before, `written`: and its writes are visible."""
+    """A pair without order. `row`: what was asked; `ordered`: it came before, `written`: and its writes are visible."""
 
     access: AnyAccess
     other: AnyAccess
@@ -146,7 +147,7 @@ def _key(rule: str, site: Site, other: Site | None) -> tuple[str, frozenset[tupl
     return rule, frozenset(place.source_chain or place.line for place in places)
 
 
-def threads_in_words(cta: int, threads: np.ndarray) -> str:  # type: ignore[type-arg]
+def threads_in_words(cta: int, threads: NDArray[np.int64]) -> str:
     """CTA, warps and lanes."""
     first, last = int(threads[0]), int(threads[-1])
     if first // WARP != last // WARP:
@@ -182,8 +183,8 @@ def judged(found: Conflict, first: AnyAccess, second: AnyAccess, same_warp: bool
     if found.row >= FENCED_SHARED and found.written:
         space = "global" if first.space == "global" else "shared::cta"
         return "missing proxy fence", (
-            f"every writing thread executes fence.proxy.async.{space} after its writes and before the barrier that hands "
-            "them on"
+            f"every writing thread executes fence.proxy.async.{space} after its writes and before the barrier that "
+            "hands them on"
         )
     if found.row >= WRITTEN and found.ordered:
         reach = "cluster" if first.space == "shared" else "gpu"
@@ -192,8 +193,8 @@ def judged(found: Conflict, first: AnyAccess, second: AnyAccess, same_warp: bool
         return _after_async(first, second)
     if first.op is not None:
         return "cp.async not waited for", (
-            "the issuing threads wait (cp.async.wait_group, or an mbarrier by cp.async.mbarrier.arrive), then a barrier "
-            "hands the bytes on"
+            "the issuing threads wait (cp.async.wait_group, or an mbarrier by cp.async.mbarrier.arrive), then a "
+            "barrier hands the bytes on"
         )
     return _after_threads(first, second, same_warp)
 
@@ -226,14 +227,14 @@ def _after_async(first: AsyncAccess, second: AnyAccess) -> tuple[str, str]:
 def _after_threads(first: Access, second: AnyAccess, same_warp: bool) -> tuple[str, str]:
     if isinstance(second, AsyncAccess) and second.writes and second.space == "shared":
         return "refilled while read", (
-            "threads arrive on a barrier after their last access, and the thread that issues the copy waits for it first"
+            "threads arrive on a barrier after their last access, and the issuer of the copy waits for it first"
         )
     if same_warp:
         return "missing __syncwarp", "execute __syncwarp (bar.warp.sync) between the two"
     if first.space == "global":
         return "data race", (
-            "the first releases (fence and flag, or st.release / red.release at scope .gpu) and the second acquires it, or "
-            "both are atomics"
+            "the first releases (fence and flag, or st.release / red.release at scope .gpu) and the second acquires "
+            "it, or both are atomics"
         )
     if _cta(first) != _cta(second):
         return "data race", "a cluster barrier (arrive.release, wait.acquire) or an mbarrier stands between the two"

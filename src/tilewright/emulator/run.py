@@ -9,11 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator.events import Finding, Observer
+from tilewright.emulator.events import Finding, Observer, Site
 from tilewright.emulator.integers import WINDOWS
 from tilewright.emulator.launch import WARP, WARPGROUP, Geometry
 from tilewright.emulator.machine import Machine
 from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.patterns import Pattern
 from tilewright.emulator.schedule import Policy, Schedule
 from tilewright.emulator.translate import TABLE, Kernel, kernel_of
 from tilewright.errors import EmulationError
@@ -50,15 +51,16 @@ class Report:
     """What a run found and counted.
 
     `instructions`: warp instructions by opcode. `traffic`: bytes by what was done. `banks`: by instruction, the
-    wavefronts and the fewest possible, where they were asked for.
+    wavefronts and the fewest possible, where they were asked for; `patterns` what the hardware addresses, by rule.
     """
 
     findings: tuple[Finding, ...]
     instructions: dict[str, int]
     traffic: dict[str, int]
-    banks: dict[str, tuple[int, int]]
+    banks: dict[Site, tuple[int, int]]
     blocks: int
     width: str
+    patterns: tuple[Pattern, ...] = ()
 
     @property
     def warp_instructions(self) -> int:
@@ -116,7 +118,11 @@ def run(
         resident_clusters=_resident(kernel, geometry, clusters, chosen, resident),
         progress=progress,
     )
-    machine.run()
+    try:
+        machine.run()
+    except EmulationError as error:
+        error.findings = tuple(getattr(observer, "findings", ()))
+        raise
     instructions: dict[str, int] = {}
     for block in kernel.blocks:
         threads = machine.block_threads[block.index]
@@ -126,7 +132,8 @@ def run(
                 instructions[opcode] = instructions.get(opcode, 0) + count * warps
     findings = tuple(getattr(observer, "findings", ()))
     tallies = {site: (wavefronts, ideal) for site, (wavefronts, ideal) in (machine.banks or {}).items()}
-    return Report(findings, instructions, machine.traffic, tallies, machine.blocks_run, chosen)
+    patterns = tuple(machine.patterns.rows.values()) if machine.patterns is not None else ()
+    return Report(findings, instructions, machine.traffic, tallies, machine.blocks_run, chosen, patterns)
 
 
 def supported() -> list[tuple[str, str]]:

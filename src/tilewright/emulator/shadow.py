@@ -75,7 +75,7 @@ class Trace:
 
 @dataclass(eq=False, slots=True)
 class AsyncAccess:
-    """What one asynchronous operation reads or writes in one place. `owner`: the CTA that holds the bytes, -1: global."""
+    """What one asynchronous operation reads or writes in one place. `owner`: the CTA of the bytes, -1: global."""
 
     trace: Trace
     space: str
@@ -119,12 +119,23 @@ class States:
         self.numbers: dict[tuple[int, ...], int] = {}
 
     def number(self, write: AnyAccess | None, reads: tuple[AnyAccess, ...]) -> int:
-        key = (id(write), *map(id, reads))
+        key = _key(write, reads)
         found = self.numbers.get(key)
         if found is None:
             found = self.numbers[key] = len(self.known)
             self.known.append((write, reads))  # keeps them alive, so that an id stays unique
         return found
+
+    def renumber(self, shadows: list[Shadow]) -> None:
+        """Forgets every state that no granule is in."""
+        live = np.unique(np.concatenate([np.unique(shadow.numbers) for shadow in shadows]))
+        live = live[live > 0]
+        numbers: NDArray[np.int32] = np.zeros(len(self.known), np.int32)
+        numbers[live] = np.arange(1, len(live) + 1)
+        self.known = [self.known[0], *(self.known[number] for number in live.tolist())]
+        self.numbers = {_key(*state): number for number, state in enumerate(self.known) if number}
+        for shadow in shadows:
+            shadow.numbers = numbers[shadow.numbers]
 
     def after(self, state: int, access: AnyAccess) -> int:
         """The state once the access has happened."""
@@ -134,6 +145,10 @@ class States:
         agent = access.agent
         kept = tuple(read for read in reads if read.agent != agent)[-MAX_READS + 1 :]
         return self.number(write, (*kept, access))
+
+
+def _key(write: AnyAccess | None, reads: tuple[AnyAccess, ...]) -> tuple[int, ...]:
+    return (id(write), *map(id, reads))
 
 
 class Granules:

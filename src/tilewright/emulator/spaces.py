@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.emulator.memory import Buffer
 from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess, Judge, Shadow, States
@@ -16,6 +17,7 @@ from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess, Judge, Sh
 if TYPE_CHECKING:
     from tilewright.emulator.machine import Machine
 
+KEPT_STATES = 100_000  # before those that nothing is in any more are forgotten: memory of long runs
 KEPT_READS = 4096  # of a buffer that nobody has written; older ones are forgotten first
 
 
@@ -48,9 +50,13 @@ class Spaces:
         self.states = States()
         self.shared = Shadow(0, machine.smem.data.size, self.states)
         self.buffers: dict[int, BufferShadow] = {}
+        self.limit = KEPT_STATES
 
     def touch(self, access: AnyAccess, judge: Judge) -> None:
         """Judges an access against the earlier ones of its bytes, and remembers it."""
+        if len(self.states.known) > self.limit:
+            self.states.renumber([self.shared, *(b.shadow for b in self.buffers.values() if b.shadow is not None)])
+            self.limit = KEPT_STATES + 2 * len(self.states.known)
         if access.space == "shared":
             self.shared.touch(access, judge)
             return
@@ -71,7 +77,7 @@ class Spaces:
         return shadow
 
 
-def _part(access: AnyAccess, chosen: np.ndarray) -> AnyAccess:  # type: ignore[type-arg]
+def _part(access: AnyAccess, chosen: NDArray[np.bool_]) -> AnyAccess:
     """The runs of an access that lie in one buffer."""
     a = access
     if isinstance(a, AsyncAccess):

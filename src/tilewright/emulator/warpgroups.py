@@ -107,6 +107,9 @@ class Wgmma(Work):
             bits = fragments.wgmma_operand(window, descriptor, rows, k, shape.bits, k_major)
         except fragments.OperandRangeError as outside:
             raise error_at(self.site, "out of bounds", f"operand {name}: {outside}", self.cta) from None
+        machine.moved("shared read by wgmma", rows * k * shape.bits // 8)
+        if machine.patterns is not None:
+            machine.patterns.operand(self.site, name, descriptor, rows, k, shape.bits, k_major)
         if machine.observer is not None:
             start, offsets = fragments.wgmma_offsets(descriptor, rows, k, shape.bits, k_major)
             machine.observer.op_read(self, "shared", _chunks(offsets) + (self.base + start), 16)

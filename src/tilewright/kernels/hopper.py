@@ -117,7 +117,7 @@ class HopperFamily:
             MapArgument("a", _a_map(problem, config)),
             MapArgument("b", _b_map(problem, config)),
             out,
-            PointerArgument("out"),
+            PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
             IntArgument("m", problem.m, 4),
             IntArgument("n", problem.n, 4),

@@ -102,9 +102,9 @@ class SimtRung(Rung):
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of v01_simt in order."""
         return (
-            PointerArgument("a"),
-            PointerArgument("b"),
-            PointerArgument("out"),
+            PointerArgument("a", problem.extent_bytes["a"]),
+            PointerArgument("b", problem.extent_bytes["b"]),
+            PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("a_pitch", problem.a_pitch, 8),
             IntArgument("b_pitch", problem.b_pitch, 8),
             IntArgument("out_pitch", problem.out_pitch, 8),
@@ -135,7 +135,7 @@ class SynchronousRung(Rung):
         return (
             MapArgument("a", _operand_map(problem, "a", own.box_rows, own.panel_bytes, swizzle)),
             MapArgument("b", _operand_map(problem, "b", own.box_rows, own.panel_bytes, swizzle)),
-            PointerArgument("out"),
+            PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
             *_sizes(problem),
         )
@@ -203,7 +203,11 @@ class SpecializedRung(Rung):
             found.append(
                 MapArgument("out", _out_map(problem, own)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
             )
-        found += [PointerArgument("out"), IntArgument("out_pitch", problem.out_pitch, 8), *_sizes(problem)]
+        found += [
+            PointerArgument("out", problem.extent_bytes["out"]),
+            IntArgument("out_pitch", problem.out_pitch, 8),
+            *_sizes(problem),
+        ]
         if self.persistent and self.takes_group:
             cluster_rows = own.tiles(problem)[0] // own.cluster_m
             found.append(IntArgument("group_m", min(own.group_m, cluster_rows), 4))

@@ -184,7 +184,7 @@ def tally(team: Team, site: Site, count: Any) -> None:
     """Adds wavefronts to the report's table."""
     table = team.machine.banks
     if table is not None:
-        entry = table.setdefault(str(site), [0, 0])
+        entry = table.setdefault(site, [0, 0])
         entry[0] += count.wavefronts
         entry[1] += count.ideal
 

@@ -142,6 +142,8 @@ def tensor_load(
                 f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
             )
             raise team.error(site, "out of bounds", message, s, lane)
+        if machine.patterns is not None:
+            machine.patterns.box(site, tensor_map, len(bases))
         work = TensorLoad(
             kind="tma_load",
             site=site,

@@ -66,13 +66,19 @@ def affordable(problem: Problem, seconds_of: Callable[[Problem], float], limit_s
     return problem
 
 
-def too_long(problem: Problem, seconds: float, limit_s: float, smaller: Problem | None) -> UnsupportedError:
-    """The refusal of a product that would take the emulator `seconds`."""
+def too_long(
+    problem: Problem,
+    seconds: float,
+    limit_s: float,
+    smaller: Problem | None,
+    allowing: str = "tilewright.Emulator(limit_s=None)",
+) -> UnsupportedError:
+    """The refusal of a product that would take the emulator `seconds`; `allowing` is how to run it all the same."""
     advice = "" if smaller is None else f"try {smaller.m}x{smaller.n}x{smaller.k}, or "
     return UnsupportedError(
         asked=f"{problem} in the emulator",
         rule=f"it would take about {duration_text(seconds)} on this CPU, and the limit is {duration_text(limit_s)}",
-        works=f"{advice}pass arrays on a GPU, or allow it: tilewright.Emulator(limit_s=None)",
+        works=f"{advice}use a GPU, or allow it: {allowing}",
     )
 
 

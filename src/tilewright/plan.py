@@ -206,19 +206,19 @@ class Plan(Runner):
             limit_s = self._host().limit_s
             seconds = emulated_s(self.problem, self.config, self.launch, family=self.family.name)
             if limit_s is not None and seconds > limit_s:
-                raise too_long(self.problem, seconds, limit_s, affordable(self.problem, self._emulated_s, limit_s))
+                raise too_long(self.problem, seconds, limit_s, affordable(self.problem, self.emulated_s, limit_s))
             return
         device = self._backend().device(location.ordinal)
         check_supported(device)
         self.config.check(self.problem, device)
 
-    def _emulated_s(self, problem: Problem) -> float:
+    def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that the model chooses for it."""
         family, config = self.family, self.config
         if family in catalog.PRODUCTION:
             config = model.best(problem, self.device, self.num_sms).config
         launch = family.launch(problem, config, self.device, self.num_sms)
-        return emulated_s(problem, config, launch, family=family.name)
+        return emulated_s(problem, config, launch, family=family.name, checks=checks)
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""

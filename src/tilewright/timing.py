@@ -210,13 +210,20 @@ def interleaved(
 
 
 def burst(
-    machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 5, burst_us: float = BURST_US, seed: int = 0
+    machine: Machine,
+    candidates: Sequence[Candidate],
+    *,
+    rounds: int = 5,
+    burst_us: float = BURST_US,
+    seed: int = 0,
+    warm_rounds: int = 1,
 ) -> Timing:
     """Each sample follows half a second of idleness; its power and clock are not logged, 12 ms are too short.
 
-    Cost: 0.5 s a sample, (rounds + 1) samples a candidate.
+    `warm_rounds` are discarded; 0 is for a card that was at work until now.
+    Cost: 0.5 s a sample, (rounds + warm_rounds) samples a candidate.
     """
-    replays, times = _rounds(machine, candidates, rounds, burst_us, seed, lambda: machine.idle(IDLE_S))
+    replays, times = _rounds(machine, candidates, rounds, burst_us, seed, lambda: machine.idle(IDLE_S), warm_rounds)
     return _timing("burst", replays, times, [Reading()] * len(replays))
 
 
@@ -314,15 +321,16 @@ def _rounds(
     target_us: float,
     seed: int,
     before: Callable[[], None],
+    warm_rounds: int = 1,
 ) -> tuple[list[_Replay], list[list[float]]]:
     replays = [_Replay.prepare(machine, candidate, target_us) for candidate in candidates]
     times: list[list[float]] = [[] for _ in replays]
     order = random.Random(seed)
-    for round_index in range(rounds + 1):
+    for round_index in range(warm_rounds + rounds):
         for index in order.sample(range(len(replays)), len(replays)):
             before()
             us = _timed(machine, replays[index].run) / replays[index].calls
-            if round_index:  # round 0 warms the card up to the state in which all later rounds run
+            if round_index >= warm_rounds:  # those before warm the card up to the state in which all later rounds run
                 times[index].append(us)
     return replays, times
 

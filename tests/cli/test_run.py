@@ -11,32 +11,72 @@ from typing import Any, NoReturn
 import pytest
 from command_line import call, printed
 
+from tilewright import device
 from tilewright.backends import cuda
 from tilewright.bench import verify
-from tilewright.errors import DriverError
+from tilewright.cli import emulate, request
+from tilewright.emulated_time import LIMIT_S
+from tilewright.errors import DriverError, EmulationError
 
 REAL_BACKEND = cuda.backend  # before a fixture puts another in its place
 
 
-def test_run_without_a_gpu_compiles_reports_resources_and_says_that_nothing_was_executed() -> None:
-    text = printed("run", "256", "256", "256")
+def test_run_without_a_gpu_executes_in_the_emulator_and_says_so() -> None:
+    text = printed("run", "64", "64", "128")
     assert re.search(r"registers +\d+ a thread", text)
     assert re.search(r"spills +0 bytes", text)
     assert "predicted" in text
-    assert "nothing was executed: cuInit(0) returned no libcuda.so.1: install release 580 or newer" in text
+    assert "executed in the emulator, the PTX above on this CPU: cuInit(0) returned no libcuda.so.1" in text
+    assert "whole numbers, exact: right: 4096 elements" in text
+    assert "random against float64: right: 4096 elements" in text
+    assert "findings: none" in text
+    assert "wgmma" in text
 
 
-def test_run_json_without_a_gpu_holds_the_reason_and_no_time() -> None:
+def test_run_json_without_a_gpu_holds_the_emulators_verdict_and_no_time() -> None:
     answer = json.loads(printed("run", "64", "128", "72", "--dtype", "float16", "--out-dtype", "fp32", "--json"))
     assert (answer["m"], answer["n"], answer["k"]) == (64, 128, 72)
     assert answer["problem"] == "64x128x72 fp16 -> fp32 TN"
-    assert answer["executed"] is False
+    assert (answer["executed"], answer["executor"]) == (True, "emulator")
     assert "libcuda" in answer["reason"]
-    assert answer["checks"] == {}
+    assert all(check["ok"] for check in answer["checks"].values())
+    assert answer["emulation"]["findings"] == []
+    assert answer["emulation"]["instructions"]
     assert answer["times"] == []
     assert answer["binary"]["arch"] == "sm_90a"
     assert answer["binary"]["spill_load_bytes"] == 0
     assert answer["binary"]["warnings"] == []
+
+
+def test_run_of_a_large_product_without_a_gpu_executes_nothing_and_says_what_size_would() -> None:
+    text = printed("run", "8192", "8192", "8192")
+    found = re.search(r"nothing was executed: cuInit.*would take about .* minutes.*try (\d+) (\d+) (\d+)", text)
+    assert found is not None, text
+    smaller = request.problem(*map(int, found.groups()), "bf16", None, request.BMajor.k)
+    plan = request.plan(smaller, device.preset("h200"))
+    assert emulate.seconds_of(plan, checks=True) + emulate.seconds_of(plan, checks=False) <= LIMIT_S
+
+
+def test_run_no_emulate_compiles_alone() -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--no-emulate", "--json"))
+    assert (answer["executed"], answer["executor"], answer["checks"]) == (False, None, {})
+    assert "--no-emulate" in answer["reason"]
+
+
+def test_run_emulate_leaves_a_gpu_alone(gpu: SimpleNamespace) -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--emulate", "--no-checks", "--json"))
+    assert (answer["executor"], gpu.asked) == ("emulator", [])
+
+
+def test_run_fails_when_the_emulator_finds_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> NoReturn:
+        raise EmulationError("somebody waits for ever", rule="deadlock", line=7, source="unit.cu:9")
+
+    monkeypatch.setattr("tilewright.bench.emulated.run_plan", broken)
+    result = call("run", "64", "64", "64")
+    assert result.exit_code == 1
+    assert "stopped by the rule 'deadlock': somebody waits for ever" in result.stdout
+    assert "unit.cu:9, PTX line 7" in result.stdout
 
 
 def test_run_with_an_n_contiguous_b_plans_that_layout() -> None:
@@ -48,20 +88,21 @@ def test_run_takes_the_config_that_show_config_prints() -> None:
     shown = printed("show", "512", "512", "512", "--what", "config").split()
     wanted = ["store_slots=1" if word.startswith("store_slots=") else word for word in shown]
     changes = [word for pair in wanted for word in ("--config", pair)]
-    answer = json.loads(printed("run", "512", "512", "512", "--json", *changes))
+    answer = json.loads(printed("run", "512", "512", "512", "--no-emulate", "--json", *changes))
     assert [f"{key}={value}" for key, value in answer["config"].items()] == wanted
 
 
-def test_run_for_a_named_device_executes_nothing_even_where_there_is_a_gpu(gpu: SimpleNamespace) -> None:
+def test_run_for_a_named_device_emulates_it_even_where_there_is_a_gpu(gpu: SimpleNamespace) -> None:
     answer = json.loads(printed("run", "64", "64", "64", "--device", "h100", "--json"))
-    assert (answer["executed"], gpu.asked) == (False, [])
+    assert (answer["executor"], gpu.asked) == ("emulator", [])
+    assert "H100" in answer["device"]
     assert "--device" in answer["reason"]
 
 
-def test_run_on_a_gpu_without_kernels_compiles_and_says_why_it_did_not_run(gpu: SimpleNamespace) -> None:
+def test_run_on_a_gpu_without_kernels_emulates_one_that_has_them_and_says_why(gpu: SimpleNamespace) -> None:
     gpu.name = "a100"
     answer = json.loads(printed("run", "64", "64", "64", "--json"))
-    assert (answer["executed"], gpu.asked) == (False, [])
+    assert (answer["executor"], gpu.asked) == ("emulator", [])
     assert "compute capability 8.0" in answer["reason"]
 
 

@@ -81,6 +81,31 @@ def edited(unit: Source, file: str, old: str, new: str) -> Source:
     return replace(unit, headers=tuple((name, text if name == file else body) for name, body in unit.headers))
 
 
+Edit = tuple[str, str, str]  # file, what stands there, what shall stand there
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`rules`: any of them is the right report. `case`: a key of CASES."""
+
+    name: str
+    case: str
+    edits: tuple[Edit, ...]
+    rules: frozenset[str]
+    policy: str = "lazy"
+
+    @property
+    def on(self) -> Case:
+        return CASES[self.case]
+
+    def unit(self) -> Source:
+        """The mutated unit. Raises: ValueError: the kernel has changed and an edit no longer fits."""
+        unit = source(self.on)
+        for edit in self.edits:
+            unit = edited(unit, *edit)
+        return unit
+
+
 @cache
 def binary(unit: Source) -> Binary:
     """Compiled once in a session."""

@@ -5,37 +5,9 @@ An edit names a file of the unit ("" is hopper_gemm.cu), what stands there and w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from gemm import CASES, WRONG_NUMBERS, Case, edited, source
-
-from tilewright.jit.source import Source
-
-Edit = tuple[str, str, str]
+from gemm import WRONG_NUMBERS, Edit, Mutant
 
 UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """`rules`: any of them is the right report. `case`: a key of gemm.CASES."""
-
-    name: str
-    case: str
-    edits: tuple[Edit, ...]
-    rules: frozenset[str]
-    policy: str = "lazy"
-
-    @property
-    def on(self) -> Case:
-        return CASES[self.case]
-
-    def unit(self) -> Source:
-        """The mutated unit. Raises: ValueError: the kernel has changed and an edit no longer fits."""
-        unit = source(self.on)
-        for edit in self.edits:
-            unit = edited(unit, *edit)
-        return unit
 
 
 def _mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy: str = "lazy") -> Mutant:

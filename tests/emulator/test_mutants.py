@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from gemm import CASES, binary, outcome, source
-from mutants import MUTANTS, Mutant
+from gemm import CASES, Mutant, binary, outcome, source
+from mutants import MUTANTS
 
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3)]
 

@@ -16,6 +16,9 @@ from tilewright.jit.source import Binary
 # Bytes of the swizzle's row; the values of CUtensorMapSwizzle follow the order of the keys.
 SWIZZLE_CODES: dict[int, int] = {0: 0, 32: 1, 64: 2, 128: 3}
 
+# Bytes that the L2 fetches where TMA asks for fewer; the values of CUtensorMapL2promotion follow the order of the keys.
+L2_PROMOTION_CODES: dict[int, int] = {0: 0, 64: 1, 128: 2, 256: 3}
+
 TENSOR_MAP_BYTES = 128
 TENSOR_MAP_ALIGNMENT_BYTES = 64
 
@@ -26,7 +29,8 @@ class TensorMap:
 
     Shapes: `extents` and `box` in elements, innermost first; `pitches_bytes` one for each dimension but
     the innermost.
-    `swizzle_bytes` is 0, 32, 64 or 128. Elements outside the extents read as zero and are not written.
+    `swizzle_bytes` is 0, 32, 64 or 128; `l2_promotion_bytes` 0 (none), 64, 128 or 256. Elements outside the extents
+    read as zero and are not written.
     Source of the rules: CUDA driver API, cuTensorMapEncodeTiled.
     """
 
@@ -35,6 +39,7 @@ class TensorMap:
     pitches_bytes: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int
+    l2_promotion_bytes: int = 128
 
     def violations(self, address: int = 0) -> tuple[str, ...]:
         """Every rule of the driver that this map breaks at `address`, in words with numbers."""
@@ -46,6 +51,9 @@ class TensorMap:
             found.append(f"{rank} extents need {rank} box sizes and {rank - 1} pitches")
         if self.swizzle_bytes not in SWIZZLE_CODES:
             found.append(f"swizzle of {self.swizzle_bytes} bytes is not one of {', '.join(map(str, SWIZZLE_CODES))}")
+        if self.l2_promotion_bytes not in L2_PROMOTION_CODES:
+            allowed = ", ".join(map(str, L2_PROMOTION_CODES))
+            found.append(f"L2 promotion of {self.l2_promotion_bytes} bytes is not one of {allowed}")
         found += [f"extent {e} is outside 1 .. 2^32" for e in self.extents if not 1 <= e <= 2**32]
         found += [f"box size {b} is outside 1 .. 256" for b in self.box if not 1 <= b <= 256]
         found += [

@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import device as devices
-from tilewright.backends.base import SWIZZLE_CODES, TENSOR_MAP_BYTES, Argument, Launch, TensorMap
+from tilewright.backends.base import (
+    L2_PROMOTION_CODES,
+    SWIZZLE_CODES,
+    TENSOR_MAP_BYTES,
+    Argument,
+    Launch,
+    TensorMap,
+)
 from tilewright.backends.cubins import check_loadable
 from tilewright.backends.driver import Driver, version_text
 from tilewright.backends.parameters import Packer
@@ -250,7 +257,7 @@ class CudaBackend:
             [d.cuuint32_t(1)] * rank,  # element strides: every element
             d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
             d.CUtensorMapSwizzle(SWIZZLE_CODES.get(tensor_map.swizzle_bytes, 0)),
-            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            d.CUtensorMapL2promotion(L2_PROMOTION_CODES.get(tensor_map.l2_promotion_bytes, 0)),
             d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,  # elements outside read as zero, not NaN
         )
         is_legal = not tensor_map.violations(0)

@@ -204,6 +204,16 @@ def _disjoint(buffers: list[tuple[str, int, int]]) -> tuple[tuple[str, int, int]
     return tuple(found)
 
 
+def turns_of_a_read(tensor_map: TensorMap) -> int:
+    """Turns that the banks of shared memory take for what wgmma reads at once of a box: 16 bytes of each of 8 rows.
+
+    1 is no conflict. By rule, from a box that starts at a multiple of 1024.
+    """
+    box = _tiled(tensor_map, 0)
+    found = banks.matrix(tiled.shared_chunks(8, box.row_bytes, box.swizzle_bytes, 0).T)
+    return found.wavefronts // found.ideal
+
+
 def _registers(binary: Binary, threads: int) -> int:
     """Registers a thread at launch: what ptxas gave, which for setmaxnreg kernels is the most that the block allows."""
     return max(binary.resources.registers, 24) if binary.resources.registers else 0

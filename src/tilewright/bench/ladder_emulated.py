@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tilewright.backends.emulated import EmulatedBackend, emulated
-from tilewright.bench.check import check_exact, integer_limit
+from tilewright.bench.emulated import families, run_plan
 from tilewright.bench.ladder import PRODUCTION, RungPlan, rungs_of
 from tilewright.calls import Ledger
 from tilewright.errors import EmulationError
@@ -50,22 +47,12 @@ def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = HAS_
 
 def emulate(plan: Plan, device: EmulatedBackend, seed: int = 0) -> Row:
     """The verdict on one plan with whole numbers, whose sums are exact, and what the run did."""
-    problem = plan.problem
-    a, b, out = host_operands(problem, seed)
-    addresses = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
-    for name, array in (("a", a), ("b", b), ("out", out)):
-        device.lend(addresses[name], array.nbytes)
     started = time.perf_counter()
     try:
-        kernel = device.load(plan.binary, 0, plan.launch)
-        device.launch(device.pack(kernel, plan.launch, plan.arguments, addresses), 0)
+        verdict = run_plan(plan, device, seed=seed)
     except EmulationError as error:  # the finding is the row's answer
         return {"status": "finding", "why": str(error), "seconds": time.perf_counter() - started}
-    finally:
-        device.clear()
     seconds = time.perf_counter() - started
-    right = b.T if problem.b_major == "k" else b
-    verdict = check_exact(a[:, : problem.k], right[: problem.k, : problem.n], out[:, : problem.n])
     report = device.report
     assert report is not None
     wavefronts, ideal = (sum(counts) for counts in zip((0, 0), *report.banks.values(), strict=True))
@@ -79,40 +66,6 @@ def emulate(plan: Plan, device: EmulatedBackend, seed: int = 0) -> Row:
         "conflicts": wavefronts / ideal - 1 if ideal else 0.0,
         "seconds": seconds,
     }
-
-
-def host_operands(problem: Problem, seed: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """a, b and out as they lie in memory, b in rows of its major: whole numbers; NaN in the padding and in out."""
-    generator = np.random.default_rng(seed)
-    limit = integer_limit(problem.k)
-    rows_of_b, extent_of_b = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
-    inputs = []
-    for rows, pitch, extent in ((problem.m, problem.a_pitch, problem.k), (rows_of_b, problem.b_pitch, extent_of_b)):
-        values = generator.integers(-limit, limit + 1, (rows, pitch)).astype(np.float32)
-        values[:, extent:] = np.nan
-        inputs.append(values.astype(problem.dtype.numpy))
-    out = np.full((problem.m, problem.out_pitch), np.nan, problem.out_dtype.numpy)
-    return inputs[0], inputs[1], out
-
-
-def families(instructions: Mapping[str, int]) -> dict[str, int]:
-    """Warp instructions by what they are about, the most frequent first."""
-    found: dict[str, int] = {}
-    for opcode, count in instructions.items():
-        name = _family(opcode)
-        found[name] = found.get(name, 0) + count
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def _family(opcode: str) -> str:
-    if opcode.startswith("cp.async.bulk.tensor"):
-        return "TMA store" if ".global.shared::cta" in opcode else "TMA load"
-    if opcode.startswith("wgmma.") and not opcode.startswith("wgmma.mma_async"):
-        return "wgmma groups"
-    for start in ("wgmma.mma_async", "mbarrier", "ld.shared", "st.shared", "ld.global", "st.global", "stmatrix"):
-        if opcode.startswith(start):
-            return start.removesuffix(".mma_async")
-    return opcode.split(".")[0]
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """`tilewright run M N K`: the main job, from sizes to a checked and timed product.
 
 Plans and compiles anywhere. Where a GPU can run the kernel it runs, all of it is checked, and cuBLAS is timed beside it
-when torch is there; elsewhere the reason why nothing was executed is part of the answer.
+when torch is there. Elsewhere the same PTX runs in the emulator when that takes seconds, and all of it is checked; when
+it would take longer, the answer says that nothing was executed, and what size would be.
 """
 
 from __future__ import annotations
@@ -13,6 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import request, terminal
+from tilewright.cli.emulate import (
+    ChecksOption,
+    Emulation,
+    ForceOption,
+    check_into,
+    document,
+    print_mix,
+    print_verdict,
+    progress_bar,
+    seconds_of,
+    title,
+)
 from tilewright.cli.request import BMajor
 from tilewright.cli.show import resource_facts
 
@@ -28,10 +41,14 @@ ORDINAL = 0  # the first GPU that CUDA_VISIBLE_DEVICES leaves
 
 @dataclass
 class Answer:
-    """What a run found out. `reason` says why nothing was executed; `untimed` why nothing was timed."""
+    """What a run found out. `reason`: why no GPU executed it; `emulation`: what the emulator said then, if it was asked;
+    `unasked`: why it was not. `untimed`: why nothing was timed.
+    """
 
     plan: Plan
     reason: str = ""
+    emulation: Emulation | None = None
+    unasked: str = ""
     untimed: str = ""
     checks: dict[str, Check] = field(default_factory=dict)
     times: list[dict[str, Any]] = field(default_factory=list)
@@ -39,7 +56,15 @@ class Answer:
     @property
     def is_right(self) -> bool:
         """Whether no check failed; so also when there was none."""
-        return all(check.ok for check in self.checks.values())
+        emulated_well = self.emulation is None or self.emulation.is_right
+        return emulated_well and all(check.ok for check in self.checks.values())
+
+    @property
+    def executor(self) -> str | None:
+        """Who executed it: "gpu", "emulator" or nobody."""
+        if not self.reason:
+            return "gpu"
+        return None if self.emulation is None else "emulator"
 
 
 def run(
@@ -53,15 +78,28 @@ def run(
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
     steady: Annotated[bool, typer.Option("--steady", help="Time under sustained load too: 20 s more.")] = False,
+    emulate: Annotated[
+        bool | None,
+        typer.Option(
+            "--emulate/--no-emulate",
+            help="Use the emulator even where a GPU is; or never. Default: where none can run.",
+        ),
+    ] = None,
+    checks: ChecksOption = True,
+    force: ForceOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Multiply: plan, compile, run, check against float64 and time against cuBLAS."""
     target, reason = _target(device)
+    if emulate and not reason:
+        reason = "--emulate was given"
     problem = request.problem(m, n, k, dtype, out_dtype, b_major)
     plan = request.plan(problem, target, config=config, num_sms=num_sms)
     answer = Answer(plan, reason)
     plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below
-    if not reason:
+    if reason:
+        _emulate(answer, wanted=emulate is not False, checks=checks, force=force)
+    else:
         try:
             _execute(answer, num_sms, steady)
         except (MemoryError, RuntimeError) as error:
@@ -71,7 +109,7 @@ def run(
     if as_json:
         terminal.print_json(_document(answer))
     else:
-        _print(answer)
+        _print(answer, checked=checks)
     if not answer.is_right:
         raise typer.Exit(terminal.EXIT_FAILED)
 
@@ -84,7 +122,7 @@ def _target(name: str | None) -> tuple[Device, str]:
 
     preset = request.preset(name)
     if name is not None:
-        return preset, f"--device plans for {preset.name}; leave it out to run on the GPU that is present"
+        return preset, f"--device asks for {preset.name}, which is not looked for here"
     try:
         present = backend().device(ORDINAL)
         check_supported(present)
@@ -116,6 +154,36 @@ def _execute(answer: Answer, num_sms: int | None, steady: bool) -> None:
     answer.times = compare(problem, modes=modes, configs=(config,), num_sms=num_sms)
 
 
+def _emulate(answer: Answer, *, wanted: bool, checks: bool, force: bool) -> None:
+    """Runs and checks the product in the emulator, twice: whole numbers with the checks, then a normal distribution."""
+    from tilewright.backends.emulated import emulated  # plans and kernels, which --help does not need
+    from tilewright.emulated_time import LIMIT_S, affordable, duration_text
+
+    plan = answer.plan
+    if not wanted:
+        answer.unasked = "--no-emulate was given"
+        return
+    seconds = seconds_of(plan, checks=checks) + seconds_of(plan, checks=False)
+    if seconds > LIMIT_S and not force:
+        smaller = affordable(
+            plan.problem, lambda each: plan.emulated_s(each, checks=checks) + plan.emulated_s(each), LIMIT_S
+        )
+        sizes = "" if smaller is None else f"try {smaller.m} {smaller.n} {smaller.k}, or "
+        answer.unasked = (
+            f"the emulator would take about {duration_text(seconds)}, and {duration_text(LIMIT_S)} are the limit; "
+            f"{sizes}allow it with --force"
+        )
+        return
+    answer.emulation = Emulation(title(plan), plan.problem.min_bytes)
+    with progress_bar(2 * plan.launch.grid) as advance:
+        runs = (("whole numbers, exact", "integer", checks), ("random against float64", "normal", False))
+        for name, kind, with_checks in runs:
+            backend = emulated(plan.device, checks=with_checks, progress=advance)
+            check_into(answer.emulation, plan, backend, name, kind)
+            if not answer.emulation.is_right:
+                return
+
+
 def _ran_out_of_memory(error: Exception) -> bool:
     """By name: torch's class is known only where torch may be imported."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
@@ -131,13 +199,20 @@ def _too_large(problem: Problem) -> Exception:
     )
 
 
-def _print(answer: Answer) -> None:
+def _print(answer: Answer, *, checked: bool) -> None:
     typer.echo(str(answer.plan.explain()))
     typer.echo("")
     terminal.print_facts(resource_facts(answer.plan.binary))
     typer.echo("")
+    if answer.emulation is not None:
+        typer.secho(f"executed in the emulator, the PTX above on this CPU: {answer.reason}", fg=typer.colors.YELLOW)
+        print_verdict(answer.emulation, checked=checked)
+        if answer.emulation.report is not None:
+            print_mix(answer.emulation.report)
+        typer.echo(f"{answer.emulation.seconds:.1f} s of emulation, which say nothing of a GPU's time")
+        return
     if answer.reason:
-        typer.secho(f"compiled; nothing was executed: {answer.reason}", fg=typer.colors.YELLOW)
+        typer.secho(f"compiled; nothing was executed: {answer.reason}; {answer.unasked}", fg=typer.colors.YELLOW)
         return
     for name, check in answer.checks.items():
         typer.secho(f"{name}: {check}", fg=typer.colors.GREEN if check.ok else typer.colors.RED)
@@ -166,8 +241,9 @@ def _time_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _document(answer: Answer) -> dict[str, Any]:
-    """The answer as JSON. `executed` false comes with the reason; checks and times are empty then."""
+    """The answer as JSON. Without a GPU there is a reason and no time; `executed` says whether the emulator ran it."""
     plan, binary = answer.plan, answer.plan.binary
+    checks = answer.checks if answer.emulation is None else answer.emulation.checks
     return {
         "problem": str(plan.problem),
         "m": plan.problem.m,
@@ -187,9 +263,11 @@ def _document(answer: Answer) -> dict[str, Any]:
             **dataclasses.asdict(binary.resources),
             "warnings": list(binary.warnings),
         },
-        "executed": not answer.reason,
-        "reason": answer.reason or None,
-        "checks": {name: {"ok": check.ok, **dataclasses.asdict(check)} for name, check in answer.checks.items()},
+        "executed": answer.executor is not None,
+        "executor": answer.executor,
+        "reason": "; ".join(filter(None, (answer.reason, answer.unasked))) or None,
+        "checks": {name: {"ok": check.ok, **dataclasses.asdict(check)} for name, check in checks.items()},
+        "emulation": None if answer.emulation is None else document(answer.emulation),
         "times": answer.times,
         "untimed": answer.untimed or None,
     }

@@ -18,7 +18,6 @@ from tilewright.emulator.clocks import (
     FENCED_SHARED,
     ORDERED,
     ROWS,
-    WARP,
     WRITTEN,
     CtaClocks,
     View,
@@ -27,6 +26,7 @@ from tilewright.emulator.clocks import (
 from tilewright.emulator.ends import Ends
 from tilewright.emulator.events import Addresses, AsyncOp, Finding, Observer, Site, Threads
 from tilewright.emulator.flags import Flags
+from tilewright.emulator.launch import WARP
 from tilewright.emulator.mbarriers import Mbarriers
 from tilewright.emulator.rules import Conflict, Reporter
 from tilewright.emulator.shadow import NEVER, Access, AnyAccess, AsyncAccess, Granules, Shadow, Trace
@@ -169,12 +169,11 @@ class Checker(Observer):
     ) -> None:
         """Strong accesses hand on and learn: release writes, acquire reads, and relaxed ones by way of fences."""
         if kind != "write":
-            for view, part, message in self.flags.read(state, threads, space, addresses):
+            for view, message in self.flags.read(state, threads, space, addresses):
                 if semantics in ("acquire", "acq_rel"):
                     message.hand_to(view.writable(), state.cta, is_wide(scope))
                 else:
                     view.heard = message.heard_by(view.heard, state.cta, is_wide(scope))
-                del part
         if kind != "read":
             now = self._tick() if semantics in ("release", "acq_rel") else 0
             self.flags.write(state, threads, space, addresses, now, scope, kind == "atomic")

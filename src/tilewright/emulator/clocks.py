@@ -21,7 +21,6 @@ ORDERED, WRITTEN, FENCED_SHARED, FENCED_GLOBAL = range(4)
 ROWS = 4
 
 MBARRIERS = 32  # places that a new block has for mbarriers; grows
-WARP = 32
 
 
 def copy(clock: Clock) -> Clock:

@@ -57,9 +57,18 @@ class TensorLoad(Work):
         size = tensor_map.box_bytes
         machine.moved("shared written", size * len(self.targets))
         if machine.observer is not None:
-            machine.observer.op_write(self, "shared", np.array(self.targets, np.int64) + self.offset, size)
+            starts, length = _shared_runs(tensor_map, box, self.offset)
+            bases = np.array(self.targets, np.int64)
+            machine.observer.op_write(self, "shared", (bases[:, None] + starts).reshape(-1), length)
         for base in self.targets:
             signal(machine, self, base + self.barrier_offset, size)
+
+
+def _shared_runs(tensor_map: tiled.TiledMap, box: tiled.Box, offset: int) -> tuple[Array, int]:
+    """(starts, length) of what a box touches in a window: one run, or chunks where its rows leave gaps."""
+    if tensor_map.shared_bytes == tensor_map.box_bytes:
+        return np.array([offset], np.int64), tensor_map.box_bytes
+    return box.shared.reshape(-1), tiled.CHUNK_BYTES
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,8 +87,8 @@ class TensorStore(Work):
         self.rows = machine.smem.chunks[places].view(np.uint8).reshape(len(self.box.rows), self.box.row_bytes)
         machine.moved("shared read", self.tensor_map.box_bytes)
         if machine.observer is not None:
-            start = np.array([self.base + self.offset], np.int64)
-            machine.observer.op_read(self, "shared", start, self.tensor_map.box_bytes)
+            starts, length = _shared_runs(self.tensor_map, self.box, self.offset)
+            machine.observer.op_read(self, "shared", self.base + starts, length)
 
     def write(self, machine: Machine) -> None:
         tensor_map, box = self.tensor_map, self.box

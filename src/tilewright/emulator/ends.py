@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.emulator.clocks import WARP, Clock, CtaClocks, Threads, time_of
+from tilewright.emulator.clocks import Clock, CtaClocks, Threads, time_of
 from tilewright.emulator.events import Finding, Site
+from tilewright.emulator.launch import WARP
 from tilewright.emulator.rules import KINDS, STORES, Reporter, threads_in_words
 from tilewright.emulator.shadow import NEVER, Access, Trace
 

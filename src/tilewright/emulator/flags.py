@@ -28,15 +28,15 @@ class Flags:
 
     def read(
         self, state: CtaClocks, threads: Threads, space: str, addresses: Addresses
-    ) -> Iterator[tuple[View, Threads, Message]]:
+    ) -> Iterator[tuple[View, Message]]:
         """Views of the threads that see a message, with it."""
         if not self.messages:
             return
         for address in np.unique(addresses).tolist():
             message = self.messages.get((space, address))
             if message is not None:
-                for view, part in state.separate(threads[addresses == address]):
-                    yield view, part, message
+                for view, _ in state.separate(threads[addresses == address]):
+                    yield view, message
 
     def write(
         self,

@@ -248,11 +248,6 @@ def one_half_nan(bits: Array, fmt: str) -> Array:
     return np.where(nan, np.uint16(0x7FFF), halves).view(bits.dtype)
 
 
-def f16_of_f64(bits: Array) -> Array:
-    """f16 results of a conversion from f64: there alone NaN is 0x7E00 (golden vector cvt_f64)."""
-    return np.where(bits == 0x7FFF, np.uint16(0x7E00), bits)
-
-
 _TIE = np.uint64(0x1000_0000)  # float64 bits below float32's, when the value lies half way between two float32
 _BELOW = np.uint64(0x1FFF_FFFF)
 _SMALLEST_NORMAL = 2.0**-126

@@ -62,7 +62,7 @@ class Machine:
         self.mbarriers: dict[int, Mbarrier] = {}
         self.slots: list[Cta | None] = [None] * (resident_clusters * geometry.cluster_size)
         self.queue: deque[Team] = deque()
-        self.block_threads = [0] * (len(kernel.blocks) + 1)
+        self.block_warps = [0] * (len(kernel.blocks) + 1)
         self.blocks_run = 0
         self.turn_end = 0  # of blocks_run; 0: the turn was given up
         self.spins = 0  # turns in a row that ended while their vectors could run

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, Clock, CtaClocks, Message, View, time_of
+from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, Clock, CtaClocks, Message, View, time_of
 from tilewright.emulator.events import Finding, Site, Threads
+from tilewright.emulator.launch import WARP
 from tilewright.emulator.rules import Reporter, threads_in_words
 from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess, Index, Shadow, Trace
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WARP, WRITTEN
+from tilewright.emulator.clocks import FENCED_SHARED, ORDERED, WRITTEN
 from tilewright.emulator.events import Finding, Site
+from tilewright.emulator.launch import WARP
 from tilewright.emulator.order import Meeting
 from tilewright.emulator.shadow import Access, AnyAccess, AsyncAccess
 

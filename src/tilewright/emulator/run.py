@@ -125,9 +125,8 @@ def run(
         raise
     instructions: dict[str, int] = {}
     for block in kernel.blocks:
-        threads = machine.block_threads[block.index]
-        if threads:
-            warps = -(-threads // WARP)
+        warps = machine.block_warps[block.index]
+        if warps:
             for opcode, count in block.counts.items():
                 instructions[opcode] = instructions.get(opcode, 0) + count * warps
     findings = tuple(getattr(observer, "findings", ()))

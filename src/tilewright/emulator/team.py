@@ -45,6 +45,15 @@ class Fragment:
     cluster_generation: int = -1  # of the cluster barrier that it has arrived at and not waited for
     site: Site | None = None  # while parked at a barrier: the instruction that parked it
     semantics: str = ""
+    counted: tuple[Selection, int] = (None, 0)  # the selection whose warps were counted last, and how many they were
+
+    def num_warps(self) -> int:
+        """Warps that have a thread in the selection: a warp's instruction is one, however many lanes take part."""
+        selection, num_warps = self.counted
+        if selection is not self.selection or selection is None:
+            num_warps = _warps_of(self.selection, self.team.width)
+            self.counted = (self.selection, num_warps)
+        return num_warps
 
 
 class Team:
@@ -89,9 +98,10 @@ class Team:
     def run(self, turn: int) -> None:
         """Runs ready fragments, the lowest block first, until none is ready or the turn is over."""
         machine, ready = self.machine, self.ready
-        kernel, counts = machine.kernel, machine.block_threads
+        kernel, counts = machine.kernel, machine.block_warps
         blocks = kernel.blocks
         end = len(blocks)
+        whole = -(-self.width // WARP)
         machine.turn_end = machine.blocks_run + turn
         while ready:
             fragment = ready[0] if len(ready) == 1 else self._lowest()
@@ -119,7 +129,7 @@ class Team:
                 if function is None:
                     function = functions[block] = kernel.function(block, self.width, selection is not None)
                 machine.blocks_run += 1
-                counts[block] += fragment.count
+                counts[block] += whole if selection is None else fragment.num_warps()
                 fragment.is_pinned = False
                 fragment.block = block
                 try:
@@ -408,6 +418,16 @@ class Team:
             written |= {reg.index for reg in writes}
         what = f"{type(failure).__name__}: {failure}"
         return self.error(block.site, "internal", f"the emulator failed in the block that starts here: {what}")
+
+
+def _warps_of(selection: Selection, width: int) -> int:
+    if isinstance(selection, slice):
+        first, last, _ = selection.indices(width)
+        return (last - 1) // WARP - first // WARP + 1
+    if selection is None:
+        return -(-width // WARP)
+    warps = selection // WARP  # sorted
+    return 1 + int(np.count_nonzero(warps[1:] != warps[:-1]))
 
 
 def _selection(lanes: Index) -> Selection:

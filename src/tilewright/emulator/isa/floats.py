@@ -57,13 +57,6 @@ def _value(e: Emitter, operand: Operand, kind: str) -> str:
     return e.read(operand, kind, wide=True)
 
 
-def _bits(e: Emitter, kind: str, text: str) -> tuple[str, str]:
-    """(type, expression) that stores numbers of the type."""
-    if kind in ("f16", "bf16", "tf32"):
-        return ("b32" if kind == "tf32" else "b16"), f"{e.hold(numerics.encode)}({kind!r}, {text})"
-    return kind, text
-
-
 def _cvt(e: Emitter, i: Instruction, m: Modifiers) -> None:
     dst, src = m["dst"], m["src"]
     value = _value(e, i.operands[1], src)
@@ -73,16 +66,16 @@ def _cvt(e: Emitter, i: Instruction, m: Modifiers) -> None:
             value = f"{value}.astype({DTYPES[dst].kind}{DTYPES[dst].itemsize})"
         _write_wide(e, i.operands[0], dst, value)
         return
-    flags = "".join(f", {name}=True" for name in ("sat", "satfinite", "relu", "ftz") if m.get(name))
-    text = f"{e.hold(numerics.cvt)}({dst!r}, {src!r}, {value}, {m['round']!r}{flags})"
+    flags = _keywords(m, "sat", "satfinite", "relu", "ftz")
     if dst == "tf32":
         text = f"{e.hold(numerics.encode)}('tf32', {value}, {m['round']!r}{_keywords(m, 'satfinite', 'relu')})"
         e.write(i.operands[0], "b32", text)
         return
-    kind, text = _bits(e, dst, text)
-    if (dst, src) == ("f16", "f64"):
-        text = f"{e.hold(integers.f16_of_f64)}({text})"
-    _write_wide(e, i.operands[0], kind, text)
+    half = dst in ("f16", "bf16")
+    function = e.hold(numerics.cvt_bits if half else numerics.cvt)
+    _write_wide(
+        e, i.operands[0], "b16" if half else dst, f"{function}({dst!r}, {src!r}, {value}, {m['round']!r}{flags})"
+    )
 
 
 def _write_wide(e: Emitter, destination: Operand, kind: str, text: str) -> None:
@@ -190,7 +183,7 @@ def _keywords(m: Modifiers, *names: str) -> str:
 def _float_binary(e: Emitter, i: Instruction, m: Modifiers) -> None:
     kind = m["type"]
     a, b = e.reads(i.operands[1:3], (kind, kind))
-    if m["round"] in ("", "rn") and not m["ftz"] and not m["sat"]:
+    if kind == "f32" and m["round"] in ("", "rn") and not m["ftz"] and not m["sat"]:
         sign = {"add": "+", "sub": "-", "mul": "*"}[m["op"]]
         e.write(i.operands[0], kind, f"{e.hold(integers.one_nan)}({a} {sign} {b})")
         return
@@ -280,7 +273,7 @@ def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
     top = {"f32": 1 << 31, "f64": 1 << 63, "f16": 1 << 15, "bf16": 1 << 15}.get(kind, 0x80008000)
     a = e.read(i.operands[1], kind, wide=True)
     if m["ftz"]:
-        a = e.fresh(f"{e.hold(numerics.flush)}({a})")
+        a = e.fresh(_flushed(e, kind, a))
     mask = e.read(Imm(top if m["op"] == "neg" else ~top), f"u{8 * size}")
     bits = e.fresh(f"{a}.view(u{size}) {'^' if m['op'] == 'neg' else '&'} {mask}")
     if kind == "f32":
@@ -289,3 +282,14 @@ def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
         e.write(i.operands[0], kind, f"{bits}.view(f8)")
     else:
         e.write(i.operands[0], f"b{8 * size}", f"{e.hold(integers.one_half_nan)}({bits}, {kind.removesuffix('x2')!r})")
+
+
+def _flushed(e: Emitter, kind: str, a: str) -> str:
+    """The text of a register's value with subnormals as zeros; 16-bit floats stay bits."""
+    flush = e.hold(numerics.flush)
+    if kind in ("f32", "f64"):
+        return f"{flush}({a})"
+    fmt = kind.removesuffix("x2")
+    decode = e.hold(numerics.unpack if kind != fmt else numerics.decode)
+    bits = f"{e.hold(numerics.encode)}({fmt!r}, {flush}({decode}({fmt!r}, {a}), {fmt!r}))"
+    return bits if kind == fmt else f"{e.hold(numerics.pack_bits)}({bits})"

@@ -99,11 +99,23 @@ def _map_at(team: Team, s: Any, site: Site, address: int, rank: int, lane: int) 
 
 
 def _place_box(
-    team: Team, s: Any, site: Site, tensor_map: tiled.TiledMap, coordinates: tuple[int, ...], offset: int, lane: int
+    team: Team,
+    s: Any,
+    site: Site,
+    tensor_map: tiled.TiledMap,
+    coordinates: tuple[int, ...],
+    offset: int,
+    lane: int,
+    *,
+    stores: bool = False,
 ) -> tiled.Box:
+    last = team.machine.smem.last
+    if offset + tensor_map.shared_bytes > last:
+        message = f"a box of {tensor_map.shared_bytes} bytes at {offset:#x} ends past shared memory, {last:#x}"
+        raise team.error(site, "out of bounds", message, s, lane)
     try:
-        return tiled.box(tensor_map, coordinates, offset)
-    except tiled.InnerCoordinateError as wrong:
+        return tiled.box(tensor_map, coordinates, offset, stores=stores)
+    except (tiled.InnerCoordinateError, tiled.StoreCoordinateError) as wrong:
         raise team.error(site, "tensor coordinate", str(wrong), s, lane) from None
     except tiled.SharedAddressError as wrong:
         raise team.error(site, "misaligned", str(wrong), s, lane) from None
@@ -137,11 +149,6 @@ def tensor_load(
         if flat // stride != barrier // stride:
             raise team.error(site, "remote mbarrier", "destination and mbarrier are in different CTAs", s, lane)
         bases = targets_of(team, s, site, mask, flat, lane)
-        if offset + tensor_map.box_bytes > machine.smem.last:
-            message = (
-                f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
-            )
-            raise team.error(site, "out of bounds", message, s, lane)
         if machine.patterns is not None:
             machine.patterns.box(site, tensor_map, len(bases))
         work = TensorLoad(
@@ -175,12 +182,7 @@ def tensor_store(
         flat = flats[lane % len(flats)]
         tensor_map = _map_at(team, s, site, addresses[lane], len(coordinates), lane)
         offset = flat % stride
-        if offset + tensor_map.box_bytes > machine.smem.last:
-            message = (
-                f"a box of {tensor_map.box_bytes} bytes at {offset:#x} ends past shared memory, {machine.smem.last:#x}"
-            )
-            raise team.error(site, "out of bounds", message, s, lane)
-        box = _place_box(team, s, site, tensor_map, tuple(place[lane] for place in places), offset, lane)
+        box = _place_box(team, s, site, tensor_map, tuple(place[lane] for place in places), offset, lane, stores=True)
         work = TensorStore(
             kind="tma_reduce" if op else "tma_store",
             site=site,

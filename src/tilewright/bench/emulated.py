@@ -1,0 +1,204 @@
+"""One product in the emulator, checked element by element, and what a run did as rows of tables.
+
+Makes operands, verdicts and rows; how a row looks, the command line knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.backends.emulated import EmulatedBackend, Finding, Report
+from tilewright.bench.check import Check, check, check_exact, integer_limit
+from tilewright.plan import Plan
+from tilewright.problem import Problem
+
+Row = tuple[str, ...]
+Kind = Literal["normal", "integer"]
+
+WARP = 32
+_PRODUCT = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")
+_PER_LANE = {"fma": 2, "mad": 2, "add": 1, "sub": 1, "mul": 1, "div": 1}  # FLOPs of one element
+_FLOATS = {"f32": 1, "f16": 1, "bf16": 1, "f64": 1, "f16x2": 2, "bf16x2": 2}  # elements of one operand
+
+
+def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", seed: int = 0) -> Check:
+    """The verdict on one run of the plan's kernel: `device.report` and `device.findings` tell the rest.
+
+    Raises: EmulationError: the kernel broke a rule, or the checks of `device` found one.
+    """
+    problem = plan.problem
+    a, b, out = host_operands(problem, seed, kind)
+    kernel = device.load(plan.binary, 0, plan.launch)
+    addresses = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
+    device.launch(device.pack(kernel, plan.launch, plan.arguments, addresses), 0)
+    right = b.T if problem.b_major == "k" else b
+    left, right, got = a[:, : problem.k], right[: problem.k, : problem.n], out[:, : problem.n]
+    verdict = check_exact(left, right, got) if kind == "integer" else check(left, right, got, problem.out_dtype)
+    return dataclasses.replace(verdict, unwritten=int(np.isnan(got.astype(np.float32)).sum()))
+
+
+def host_operands(
+    problem: Problem, seed: int, kind: Kind = "integer"
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """a, b and out as they lie in memory, b in rows of its major; NaN in the padding and in out.
+
+    `kind`: whole numbers whose sums are exact, or a normal distribution.
+    """
+    generator = np.random.default_rng(seed)
+    limit = integer_limit(problem.k)
+    rows_of_b, extent_of_b = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
+    inputs = []
+    for rows, pitch, extent in ((problem.m, problem.a_pitch, problem.k), (rows_of_b, problem.b_pitch, extent_of_b)):
+        if kind == "integer":
+            values = generator.integers(-limit, limit + 1, (rows, pitch)).astype(np.float32)
+        else:
+            values = generator.standard_normal((rows, pitch), dtype=np.float32)
+        values[:, extent:] = np.nan
+        inputs.append(values.astype(problem.dtype.numpy))
+    out = np.full((problem.m, problem.out_pitch), np.nan, problem.out_dtype.numpy)
+    return inputs[0], inputs[1], out
+
+
+# -- what a run did ----------------------------------------------------------------------------------------------------
+
+FINDING_COLUMNS = ("rule", "CUDA line", "PTX line", "where", "what", "repair")
+BANK_COLUMNS = ("instruction", "CUDA line", "PTX lines", "ideal", "wavefronts", "too many")
+PATTERN_COLUMNS = ("instruction", "CUDA line", "pattern", "uses", "verdict")
+FACT_COLUMNS = ("what", "count")
+
+
+def finding_rows(findings: Iterable[Finding]) -> list[Row]:
+    """One row a finding."""
+    rows: list[Row] = []
+    for found in findings:
+        places = (("CTA", found.cta), ("warp", found.warp), ("lane", found.lane))
+        where = ", ".join(f"{name} {value}" for name, value in places if value is not None)
+        other = f" (against {found.other_site})" if found.other_site is not None else ""
+        barrier = f"; {found.barrier}" if found.barrier else ""
+        line = found.site.source or "-"
+        rows.append((found.rule, line, str(found.site.line), where, found.message + other + barrier, found.repair))
+    return rows
+
+
+def bank_rows(report: Report) -> list[Row]:
+    """Counted wavefronts, one row for each instruction of a CUDA line: unrolled copies of it are one. Worst first."""
+    merged: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for site, (wavefronts, ideal) in report.banks.items():
+        entry = merged.setdefault((site.opcode, site.source_chain), [site.line, site.line, 0, 0])
+        entry[0], entry[1] = min(entry[0], site.line), max(entry[1], site.line)
+        entry[2] += ideal
+        entry[3] += wavefronts
+    rows = sorted(merged.items(), key=lambda item: item[1][2] - item[1][3])
+    return [
+        (
+            opcode,
+            _lines(chain),
+            _span(first, last),
+            str(ideal),
+            str(wavefronts),
+            f"{wavefronts / max(ideal, 1) - 1:.1%}",
+        )
+        for (opcode, chain), (first, last, ideal, wavefronts) in rows
+    ]
+
+
+def pattern_rows(report: Report) -> list[Row]:
+    """Boxes of TMA and operands of wgmma, judged by rule, one row for each pattern of a CUDA line."""
+    merged: dict[tuple[str, tuple[str, ...], str], list[Any]] = {}
+    for pattern in report.patterns:
+        name = "TMA load" if pattern.site.opcode.startswith("cp.") else pattern.site.opcode.split(".")[0]
+        entry = merged.setdefault((name, pattern.site.source_chain, pattern.what), [0, 0, 0, ""])
+        entry[0] += pattern.uses
+        entry[1] += pattern.wavefronts
+        entry[2] += pattern.ideal
+        entry[3] = entry[3] or pattern.verdict
+    rows: list[Row] = []
+    for (name, chain, what), (uses, wavefronts, ideal, verdict) in merged.items():
+        times = f"{wavefronts / ideal:.1f} times the wavefronts: " if wavefronts > ideal > 0 else ""
+        rows.append((name, _lines(chain), what, str(uses), f"{times}{verdict}" if verdict else "no conflict"))
+    return rows
+
+
+def _lines(chain: tuple[str, ...]) -> str:
+    """The two innermost lines of an inlined call: the wrapper of the instruction, and who called it."""
+    return " < ".join(chain[:2]) or "-"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def work_facts(report: Report, fewest_bytes: int) -> dict[str, float]:
+    """Bytes moved, FLOPs and their ratio. `fewest_bytes`: each operand moved once; what exceeds it the L2 may catch.
+
+    Units: bytes; FLOPs of all lanes, predicated-off ones included, zeros past the edges too.
+    """
+    traffic = report.traffic
+    moved = traffic.get("global read", 0) + traffic.get("global written", 0)
+    tensor, plain = flops(report.instructions)
+    facts: dict[str, float] = {f"bytes, {name}": count for name, count in sorted(traffic.items())}
+    facts["bytes, global, each operand once"] = fewest_bytes
+    facts["times each byte passes the L2"] = moved / max(fewest_bytes, 1)
+    facts["FLOPs, tensor cores"] = tensor
+    facts["FLOPs, other"] = plain
+    facts["FLOPs a byte of global traffic"] = (tensor + plain) / max(moved, 1)
+    facts["FLOPs a byte at best"] = (tensor + plain) / max(fewest_bytes, 1)
+    facts["warp instructions"] = report.warp_instructions
+    return facts
+
+
+def flops(instructions: Mapping[str, int]) -> tuple[int, int]:
+    """(tensor cores, other) FLOPs of warp instructions by opcode."""
+    tensor = plain = 0
+    for opcode, count in instructions.items():
+        parts = opcode.split(".")
+        shape = _PRODUCT.search(opcode)
+        if (shape is not None and parts[0] in ("wgmma", "mma")) or opcode.startswith("wmma.mma"):
+            m, n, k = map(int, shape.groups()) if shape is not None else (16, 16, 16)
+            each = 2 * m * n * k // (4 if parts[0] == "wgmma" else 1)  # four warps issue one wgmma
+            tensor += count * each // (2 if "sp" in parts or "sp::ordered_metadata" in opcode else 1)
+        elif parts[0] in _PER_LANE and parts[-1] in _FLOATS:
+            plain += count * WARP * _PER_LANE[parts[0]] * _FLOATS[parts[-1]]
+    return tensor, plain
+
+
+def families(instructions: Mapping[str, int]) -> dict[str, int]:
+    """Warp instructions by what they are about, the most frequent first."""
+    found: dict[str, int] = {}
+    for opcode, count in instructions.items():
+        name = _family(opcode)
+        found[name] = found.get(name, 0) + count
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def _family(opcode: str) -> str:
+    if opcode.startswith("cp.async.bulk.tensor"):
+        return "TMA store" if ".global.shared::cta" in opcode else "TMA load"
+    if opcode.startswith("wgmma.") and not opcode.startswith("wgmma.mma_async"):
+        return "wgmma groups"
+    for start in ("wgmma.mma_async", "mbarrier", "ld.shared", "st.shared", "ld.global", "st.global", "stmatrix"):
+        if opcode.startswith(start):
+            return start.removesuffix(".mma_async")
+    return opcode.split(".")[0]
+
+
+def document(report: Report | None, findings: Iterable[Finding], fewest_bytes: int) -> dict[str, Any]:
+    """All of it as one JSON value. `report` None: the run was stopped."""
+    shown: dict[str, Any] = {
+        "findings": [dict(zip(FINDING_COLUMNS, row, strict=True)) for row in finding_rows(findings)]
+    }
+    if report is not None:
+        shown |= {
+            "width": report.width,
+            "banks": [dict(zip(BANK_COLUMNS, row, strict=True)) for row in bank_rows(report)],
+            "patterns": [dict(zip(PATTERN_COLUMNS, row, strict=True)) for row in pattern_rows(report)],
+            "work": work_facts(report, fewest_bytes),
+            "instructions": dict(sorted(report.instructions.items(), key=lambda item: -item[1])),
+        }
+    return shown

@@ -1,0 +1,222 @@
+"""What is swept: for each question of the ladder, the variants of one kernel that answer it.
+
+Knows kernels and configs alone; sweep_rows.py times the variants, counters.py counts what they move, sweep_report.py
+makes tables, plots and statements of the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.backends.base import Backend, MapArgument
+from tilewright.calls import Ledger
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.errors import UnsupportedError
+from tilewright.jit.source import Source
+from tilewright.kernels.catalog import family
+from tilewright.kernels.hopper import HOPPER, group_rows
+from tilewright.kernels.ladder import RUNGS
+from tilewright.kernels.render import render
+from tilewright.plan import Plan
+from tilewright.problem import Problem, packed
+
+PROBLEM = packed(8192, 8192, 8192)  # what every sweep multiplies: bf16, TN
+
+Counters = Literal["traffic", "banks"]
+
+# The tiles whose order is swept: the one that the model takes at 8192^3, and the ladder's.
+_TALL = Config(tile_m=256, tile_n=192, stages=3, group_m=11, halves=True, k_back_and_forth=True)
+_WIDE = Config(tile_m=128, tile_n=256, stages=4, group_m=16, k_back_and_forth=True)
+_GROUPS = (4, 8, 11, 12, 16, 32)
+
+# Beside the production space: the widest tile that compiles clean with 256 rows, and the next step below 192 columns.
+_MORE_TILES = (
+    Config(tile_m=256, tile_n=208, stages=3, halves=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=160, stages=4, store_slots=1, halves=True, k_back_and_forth=True),
+)
+_NARROWEST = 64  # columns of the production tiles that are swept: narrower ones are for other shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One point of a sweep: a kernel family with a config. `l2_promotion_bytes` replaces that of every tensor map."""
+
+    name: str
+    family: str
+    config: Config
+    l2_promotion_bytes: int | None = None
+
+    def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
+        """Every reason why it cannot run the problem on the device."""
+        return self.config.violations(problem, device)
+
+    def source(self, problem: Problem, device: Device) -> Source:
+        """What its kernel is compiled from."""
+        return render(family(self.family), problem, self.config, device)
+
+    def plan(self, problem: Problem, device: Device, backend: Callable[[], Backend]) -> Plan:
+        """The plan of the problem with it. Raises: ConfigError: it cannot run that."""
+        found = Plan(
+            problem,
+            device,
+            family(self.family),
+            self.config,
+            why=self.name,
+            num_sms=None,
+            backend=backend,
+            ledger=Ledger(),
+        )
+        if self.l2_promotion_bytes is not None:
+            found.arguments = tuple(
+                dataclasses.replace(
+                    each,
+                    tensor_map=dataclasses.replace(each.tensor_map, l2_promotion_bytes=self.l2_promotion_bytes),
+                )
+                if isinstance(each, MapArgument)
+                else each
+                for each in found.arguments
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """One question and the variants that answer it. `counters`: what ncu is asked about them; None: nothing."""
+
+    name: str
+    question: str
+    variants: tuple[Variant, ...]
+    counters: Counters | None = None
+
+    def without(self, names: Iterable[str]) -> Sweep:
+        """The sweep but for these variants."""
+        left_out = frozenset(names)
+        return dataclasses.replace(self, variants=tuple(v for v in self.variants if v.name not in left_out))
+
+
+def sweeps(device: Device) -> tuple[Sweep, ...]:
+    """Every sweep, the most important first."""
+    return (
+        Sweep(
+            name="order",
+            question="In which order should the tiles be computed?",
+            variants=tuple(_order()),
+            counters="traffic",
+        ),
+        Sweep(
+            name="cluster",
+            question="Should two CTAs share a tile by multicast, and of which operand?",
+            variants=tuple(_clusters(device)),
+            counters="traffic",
+        ),
+        Sweep(
+            name="swizzle",
+            question="How wide should the swizzled panels be?",
+            variants=tuple(_of_rung("v03", "panel_bytes", (16, 32, 64, 128), "{} bytes")),
+            counters="banks",
+        ),
+        Sweep(
+            name="stages",
+            question="How many slots should the FIFO have (QSIZE)?",
+            variants=tuple(_of_rung("v04", "stages", (2, 3, 4, 5, 6, 7), "{} slots")),
+        ),
+        Sweep(
+            name="tile",
+            question="Which tile, and which way of sharing it out?",
+            variants=tuple(_tiles(device)),
+            counters="traffic",
+        ),
+        Sweep(
+            name="registers",
+            question="How many registers should the producer keep?",
+            variants=tuple(_of_rung("v05", "producer_registers", (24, 32, 40, 56), "{} registers")),
+        ),
+        Sweep(
+            name="box",
+            question="How many rows should one TMA box have?",
+            variants=tuple(_of_rung("v03", "box_rows", (16, 32, 64, 128), "{} rows")),
+        ),
+        Sweep(
+            name="promotion",
+            question="How many bytes should the L2 fetch where TMA asks for fewer?",
+            variants=tuple(_promotions()),
+        ),
+    )
+
+
+def sweep(name: str, device: Device) -> Sweep:
+    """The sweep of that name. Raises: UnsupportedError: there is none."""
+    found = {each.name: each for each in sweeps(device)}
+    if name not in found:
+        raise UnsupportedError(
+            asked=f"sweep {name!r}", rule=f"sweeps are {', '.join(found)}", works="name one of them"
+        )
+    return found[name]
+
+
+def sources(chosen: Iterable[Sweep], device: Device) -> list[Source]:
+    """Every distinct unit of the sweeps, for a machine whose compiler is another or none."""
+    found = (
+        variant.source(PROBLEM, device)
+        for each in chosen
+        for variant in each.variants
+        if not variant.violations(PROBLEM, device)
+    )
+    return list({source.digest(""): source for source in found}.values())
+
+
+def _order() -> Iterator[Variant]:
+    for base in (_TALL, _WIDE):
+        tile = f"{base.tile_m}x{base.tile_n}"
+        rows = base.tiles(PROBLEM)[0]
+        yield _production(f"{tile} row by row", base.replace(group_m=1))
+        for group in _GROUPS:
+            if group < rows:
+                yield _production(f"{tile} groups of {group}", base.replace(group_m=group))
+        yield _production(f"{tile} column by column", base.replace(schedule="linear"))
+        own = base.replace(k_back_and_forth=False)
+        yield _production(f"{tile} groups of {own.group_m}, k always forwards", own)
+    for number, name in (("v10", "128x256 in pairs, groups of 8 pairs (v10)"), ("v11", "128x256 in pairs, Hilbert (v11)")):
+        rung = next(rung for rung in RUNGS if rung.number == number)
+        yield Variant(name=name, family=rung.name, config=rung.config)
+
+
+def _clusters(device: Device) -> Iterator[Variant]:
+    for base in (_WIDE, _WIDE.replace(tile_m=256, tile_n=128)):
+        for rows, columns, what in ((1, 1, "alone"), (2, 1, "2x1, b multicast"), (1, 2, "1x2, a multicast")):
+            config = base.replace(cluster_m=rows, cluster_n=columns)
+            cluster_rows = config.tiles(PROBLEM)[0] // rows
+            group = group_rows(cluster_rows, base.tile_m * rows, base.tile_n * columns, device.num_sms // (rows * columns))
+            yield _production(f"{base.tile_m}x{base.tile_n} {what}", config.replace(group_m=group))
+
+
+def _tiles(device: Device) -> Iterator[Variant]:
+    found = [config for config in HOPPER.space(PROBLEM, device) if config.cluster == 1 and config.tile_n >= _NARROWEST]
+    for config in _MORE_TILES:
+        rows = config.tiles(PROBLEM)[0]
+        found.append(config.replace(group_m=group_rows(rows, config.tile_m, config.tile_n, device.num_sms)))
+    for config in sorted(found, key=lambda each: -each.tile_m * each.tile_n):
+        words = (" ping-pong" if config.pingpong else "") + (" halves" if config.halves else "")
+        yield _production(f"{config.tile_m}x{config.tile_n}{words}", config)
+
+
+def _of_rung(number: str, field: str, values: Iterable[int], spelled: str) -> Iterator[Variant]:
+    rung = next(rung for rung in RUNGS if rung.number == number)
+    for value in values:
+        yield Variant(name=spelled.format(value), family=rung.name, config=rung.config.replace(**{field: value}))
+
+
+def _promotions() -> Iterator[Variant]:
+    rung = next(rung for rung in RUNGS if rung.number == "v03")
+    for size in (0, 64, 128, 256):
+        yield Variant(
+            name=f"{size} bytes" if size else "none", family=rung.name, config=rung.config, l2_promotion_bytes=size
+        )
+
+
+def _production(name: str, config: Config) -> Variant:
+    return Variant(name=name, family=HOPPER.name, config=config)

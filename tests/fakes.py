@@ -58,7 +58,16 @@ class GpuArray:
         return GpuArray(_aligned_copy(self.host, order="K"))
 
     def contiguous(self) -> GpuArray:
-        return GpuArray(_aligned_copy(self.host, order="C"))
+        """As torch's: the array itself where it is contiguous."""
+        return self if self.host.flags.c_contiguous else GpuArray(_aligned_copy(self.host, order="C"))
+
+    @property
+    def T(self) -> GpuArray:  # noqa: N802  # NumPy's and CuPy's name
+        return self.t()
+
+    def copy(self, order: str = "C") -> GpuArray:
+        """As NumPy's and CuPy's."""
+        return GpuArray(_aligned_copy(self.host, order=order))
 
 
 def gpu(shape: tuple[int, ...], dtype: str = "bf16", *, seed: int | None = None, fill: float = 0.0) -> GpuArray:

@@ -80,6 +80,7 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
         ({"halves": True}, "not a multiple of 256 (64 rows a consumer and half)"),
         ({"halves": True, "tile_m": 256, "cluster_m": 2}, "halves = True is for single CTAs"),
         ({"schedule": 3}, "schedule = 3 is not a word"),
+        ({"tile_m": 256, "tile_n": 216, "stages": 2}, "216 accumulators a thread and 28 registers of state"),
     ],
 )
 def test_each_broken_rule_has_its_sentence_with_numbers(changes: dict[str, object], sentence: str) -> None:
@@ -121,6 +122,35 @@ def test_only_the_exact_capability_is_accepted(sm: tuple[int, int]) -> None:
 def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
     config = Config(tile_m=64, tile_n=8, consumers=1)
     assert any("2^30" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
+
+
+@pytest.mark.parametrize(("n", "advice"), [(2**13, "use a larger tile"), (2**30, "split the product along m or n")])
+def test_a_larger_tile_is_advised_only_where_one_is_large_enough(n: int, advice: str) -> None:
+    config = Config(tile_m=64, tile_n=8, consumers=1)
+    assert any(reason.endswith(advice) for reason in config.violations(packed(2**30, n, 8), H200))
+
+
+def test_a_cluster_does_not_fit_a_single_sm() -> None:
+    single = dataclasses.replace(H200, num_sms=1)
+    assert Config().violations(PROBLEM, single) == ()
+    (reason,) = Config(cluster_m=2).violations(PROBLEM, single)
+    assert "clusters of 2 CTAs do not fit the 1 SMs" in reason
+
+
+@pytest.mark.parametrize(
+    ("problem", "config", "is_legal"),
+    [
+        (packed(4096, 4096, 4096), Config(tile_m=256, tile_n=208, stages=2), True),
+        (packed(4096, 4096, 4096), Config(tile_m=256, tile_n=216, stages=2), False),
+        (packed(4096, 4096, 4096, out_dtype="fp32"), Config(tile_m=256, tile_n=208, stages=2), True),
+        (packed(4096, 4095, 4096), Config(tile_m=256, tile_n=192, stages=2), True),
+        (packed(4096, 4095, 4096), Config(tile_m=256, tile_n=200, stages=2), False),
+        (packed(4096, 4095, 4096), Config(tile_m=256, tile_n=192, stages=2, cluster_m=2), False),
+        (packed(4096, 4095, 4096), Config(tile_m=128, tile_n=208, stages=2, consumers=1), True),
+    ],
+)
+def test_the_registers_beside_the_accumulators_depend_on_the_way_out(problem, config: Config, is_legal: bool) -> None:
+    assert (config.violations(problem, H200) == ()) is is_legal
 
 
 def test_check_raises_with_every_reason() -> None:

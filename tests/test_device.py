@@ -40,13 +40,13 @@ def present(name: str, sm: tuple[int, int], num_sms: int) -> device.Device:
 def test_a_present_gpu_takes_the_rates_of_the_preset_with_its_name() -> None:
     assert present("NVIDIA H200", (9, 0), 132).dram_gbps == device.preset("h200").dram_gbps
     assert present("NVIDIA H100 80GB HBM3", (9, 0), 132).dram_gbps == device.preset("h100").dram_gbps
-    assert present("NVIDIA H20", (9, 0), 78).tensor_tflops == device.preset("h20").tensor_tflops
+    assert present("NVIDIA H20", (9, 0), 78).peak_tflops == device.preset("h20").peak_tflops
 
 
 def test_fewer_sms_lower_the_tensor_rate_in_proportion() -> None:
     """B124: nothing of one device's counts is used for another."""
     full, half = present("NVIDIA H100 PCIe", (9, 0), 132), present("NVIDIA H100 PCIe", (9, 0), 66)
-    assert half.tensor_tflops == pytest.approx(full.tensor_tflops / 2)
+    assert half.peak_tflops == pytest.approx(full.peak_tflops / 2)
     assert (full.num_sms, half.num_sms) == (132, 66)
 
 

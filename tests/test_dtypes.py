@@ -22,7 +22,9 @@ def test_the_size_is_that_of_the_numpy_type(dtype: dtypes.DType) -> None:
     assert dtype.size == dtype.numpy.itemsize
 
 
-@pytest.mark.parametrize(("name", "found"), [("torch.bfloat16", dtypes.BF16), ("half", dtypes.FP16), ("fp32", dtypes.FP32)])
+@pytest.mark.parametrize(
+    ("name", "found"), [("torch.bfloat16", dtypes.BF16), ("half", dtypes.FP16), ("fp32", dtypes.FP32)]
+)
 def test_the_words_of_other_libraries_are_known(name: str, found: dtypes.DType) -> None:
     assert dtypes.by_name(name) is found
 
@@ -30,3 +32,18 @@ def test_the_words_of_other_libraries_are_known(name: str, found: dtypes.DType) 
 def test_an_unknown_name_is_refused_with_what_works() -> None:
     with pytest.raises(DTypeError, match="float64.*cast to bfloat16"):
         dtypes.by_name("float64")
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_the_dtypes_of_numpy_and_torch_are_known(dtype: dtypes.DType) -> None:
+    assert dtypes.by_name(dtype.numpy_type) is dtypes.by_name(dtype.numpy) is dtype
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert dtypes.by_name(getattr(torch, dtype.numpy.name)) is dtype
+
+
+@pytest.mark.parametrize(
+    "other", [5, None, True, float, [], b"bf16", np.float64, np.dtype(">f2"), np.float16(1)], ids=repr
+)
+def test_what_is_no_dtype_of_the_table_is_refused(other: object) -> None:
+    with pytest.raises(DTypeError, match="cast to bfloat16"):
+        dtypes.by_name(other)

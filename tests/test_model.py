@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tilewright import device, model
 from tilewright.config import Config
-from tilewright.errors import UnsupportedError
+from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.problem import MAX_EXTENT, packed
 
 H200 = device.preset("h200")
 
@@ -62,10 +62,34 @@ def test_the_model_orders_8192_cubed_as_measured(faster: dict[str, Any], slower:
     assert fast.total_us < slow.total_us
 
 
-def test_no_prediction_beats_the_roofline() -> None:
-    for size in (64, 512, 4096, 16384):
-        choice = model.best(packed(size, size, size), H200)
-        assert 0 < choice.prediction.roofline_share < 1
+@pytest.mark.parametrize("name", ["h200", "h100", "h20"])
+@pytest.mark.parametrize("changes", [{}, {"power_w": 300.0}, {"power_w": 5000.0}, {"num_sms": 1}], ids=str)
+@pytest.mark.parametrize(
+    "extents", [(64,) * 3, (512,) * 3, (4096,) * 3, (1 << 16,) * 3, (16, 1 << 16, 8192), (1 << 20, 64, 64)]
+)
+def test_no_prediction_beats_the_roofline(name: str, changes: dict[str, Any], extents: tuple[int, int, int]) -> None:
+    """Of any device: the H20's sustained rate was once a figure of its own, below what its clock and SMs multiply."""
+    present = dataclasses.replace(device.preset(name), **changes)
+    assert 0 < model.best(packed(*extents), present).prediction.roofline_share < 1
+
+
+def test_the_docstring_s_floor_holds() -> None:
+    floor_us = model.floor_us(packed(8192, 8192, 8192), H200)
+    assert floor_us == pytest.approx(1316, rel=0.002)
+    assert model.floor_us(packed(0, 0, 0), H200) == 0
+
+
+def test_more_tiles_than_any_tile_size_brings_down_are_a_shape_error() -> None:
+    """No config helps, so none is advised; what is advised works."""
+    with pytest.raises(ShapeError, match="split the product along m or n"):
+        model.best(packed(MAX_EXTENT, MAX_EXTENT, 64), H200)
+    assert model.best(packed(MAX_EXTENT // 2**18, MAX_EXTENT, 64), H200)
+
+
+def test_a_device_of_one_sm_is_planned_without_clusters() -> None:
+    single = dataclasses.replace(H200, num_sms=1)
+    assert {config.cluster for config in HOPPER.space(packed(4096, 4096, 4096), single)} == {1}
+    assert model.best(packed(4096, 4096, 4096), single).prediction.grid == 1
 
 
 def test_a_large_square_takes_a_tile_that_fills_the_register_file() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 import sys
 
 import numpy as np
@@ -289,6 +291,70 @@ def test_the_compiler_refuses_spills_of_a_production_kernel(unplugged, monkeypat
     monkeypatch.setattr(module, "build", lambda source, *, refuse: asked.append(refuse) or real(source, refuse=refuse))
     _ = unplugged.plan(packed(64, 64, 64)).binary
     assert asked == [True]
+
+
+def test_a_copied_plan_is_the_plan_itself(unplugged):
+    plan = unplugged.plan(packed(64, 64, 64))
+    assert copy.copy(plan) is plan
+    assert copy.deepcopy({"plan": plan})["plan"] is plan
+
+
+def test_a_pickled_plan_is_refused_and_the_advised_values_make_it_anew(unplugged):
+    plan = unplugged.plan(packed(4096, 4096, 4096), device="h20", config={"group_m": 3}, num_sms=50)
+    with pytest.raises(
+        UnsupportedError, match=r"tilewright\.plan\(problem, device=device, config=config, num_sms=num_sms"
+    ):
+        pickle.dumps(plan)
+    problem, *rest = pickle.loads(pickle.dumps((plan.problem, plan.device, plan.config, plan.num_sms)))
+    again = unplugged.plan(problem, **dict(zip(("device", "config", "num_sms"), rest, strict=True)))
+    assert (again.launch, again.arguments, str(again)) == (plan.launch, plan.arguments, str(plan))
+
+
+@pytest.mark.parametrize("config", ["tile_n=64", "", ["tile_n"], [("tile_n", 64)], 5, True, {"tile_n"}], ids=repr)
+def test_a_config_that_is_none_is_refused_with_one_that_is(unplugged, dispatcher, config):
+    for call in (
+        lambda: unplugged.plan(packed(64, 64, 64), config=config),
+        lambda: dispatcher.matmul(*arrays(64, 64, 64), config=config),
+        lambda: dispatcher.plan(*arrays(64, 64, 64), config=config),
+    ):
+        with pytest.raises(
+            ConfigError, match=r"neither a Config nor changes by field name; pass config=\{'tile_n': 192\}"
+        ):
+            call()
+
+
+@pytest.mark.parametrize("where", [0, 1, False, 5.0, ["h200"]], ids=repr)
+def test_a_device_that_is_none_is_refused_and_an_ordinal_is_none(unplugged, where):
+    with pytest.raises(UnsupportedError, match=r"a Device, or for one of the presets h200"):
+        unplugged.plan(packed(64, 64, 64), device=where)
+    assert unplugged.plan(packed(64, 64, 64), device=None).device == device.preset("h200")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.dtype(np.float32), "float32"], ids=repr)
+def test_out_dtype_may_be_the_librarys_own(dispatcher, dtype):
+    a, b, _ = arrays(64, 32, 128)
+    assert dispatcher.plan(a, b, out_dtype=dtype).problem.out_dtype.name == "fp32"
+    with pytest.raises(DTypeError, match="dtype 5"):
+        dispatcher.plan(a, b, out_dtype=5)
+
+
+@pytest.mark.parametrize("m", [4, 1])
+def test_an_empty_plan_refuses_an_out_without_memory(dispatcher, backend, m):
+    plan = dispatcher.plan(packed(m, 8, 0))
+    with pytest.raises(LayoutError, match="out at address 0"):
+        plan.run(gpu((m, 0)), gpu((0, 8)), Hollow((m, 8)))
+    assert not backend.counts["zero"]
+
+
+class Hollow(GpuArray):
+    """An array whose library gives it no memory."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        super().__init__(gpu(shape).host)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {**super().__cuda_array_interface__, "data": (0, False)}
 
 
 def test_a_plan_is_a_plan():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 from tilewright.errors import DTypeError, LayoutError, ShapeError
@@ -81,6 +82,63 @@ def test_out_leaves_through_tma_only_in_multiples_of_16_bytes(changes: dict[str,
 def test_an_empty_product_is_legal_and_says_so(extents: tuple[int, int, int]) -> None:
     """B025, B032."""
     assert packed(*extents).is_empty
+
+
+SIZES = ("m", "n", "k")
+PITCHES = ("a_pitch", "b_pitch", "out_pitch")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16])
+def test_whole_numbers_of_other_libraries_are_kept_as_int(kind: type) -> None:
+    """A record or a driver's parameter takes an int; np.int32 sizes would overflow in products."""
+    found = packed(kind(60000), kind(60000), kind(64))
+    assert found == packed(60000, 60000, 64)
+    assert found.flops == 2 * 60000 * 60000 * 64
+    base = dataclasses.replace(packed(64, 64, 64), **{name: kind(64) for name in (*SIZES, *PITCHES)})
+    assert {type(getattr(base, name)) for name in (*SIZES, *PITCHES, "out_align_bytes")} == {int}
+
+
+@pytest.mark.parametrize(
+    "value", [True, False, np.True_, "64", None, 64.0, 64.5, float("nan"), float("inf"), [64], pytest.param(10**5000, id="huge")]
+)
+@pytest.mark.parametrize("name", [*SIZES, *PITCHES, "out_align_bytes"])
+def test_what_is_no_whole_number_is_refused_by_its_name(name: str, value: object) -> None:
+    with pytest.raises(ShapeError if name in SIZES else LayoutError, match=name):
+        dataclasses.replace(packed(64, 64, 64), **{name: value})
+    if name in SIZES:
+        with pytest.raises(ShapeError, match=name):
+            packed(**{**dict.fromkeys(SIZES, 64), name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("major", ["K", "N", "", "tn", None, 1])
+def test_b_major_is_k_or_n_and_nothing_else(major: object) -> None:
+    with pytest.raises(LayoutError, match="b_major"):
+        packed(64, 128, 72, b_major=major)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("align", [0, 3, -16, 32, 5])
+def test_the_alignment_of_out_is_a_power_of_two_up_to_16(align: int) -> None:
+    with pytest.raises(LayoutError, match="out_align_bytes"):
+        dataclasses.replace(packed(64, 64, 64), out_align_bytes=align)
+
+
+@pytest.mark.parametrize("align", [1, 2, 4, 8, 16])
+def test_each_such_power_is_taken(align: int) -> None:
+    assert checked(dataclasses.replace(packed(64, 64, 64), out_align_bytes=align)).out_align_bytes == align
+
+
+@pytest.mark.parametrize("k", [0, 64])
+@pytest.mark.parametrize("pitch", [63, 0, -64, 2**39, 2**62])
+def test_a_pitch_of_out_outside_its_range_is_refused_also_where_only_zeros_are_written(k: int, pitch: int) -> None:
+    with pytest.raises(LayoutError, match="out with"):
+        checked(dataclasses.replace(packed(64, 64, k), out_pitch=pitch))
+
+
+def test_element_types_may_be_given_by_name() -> None:
+    found = dataclasses.replace(packed(64, 64, 64), dtype="fp16", out_dtype=np.float32)
+    assert found == packed(64, 64, 64, dtype=np.float16, out_dtype="float32")
+    with pytest.raises(DTypeError):
+        dataclasses.replace(packed(64, 64, 64), dtype=16)
 
 
 def test_every_field_is_part_of_equality() -> None:

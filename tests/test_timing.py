@@ -130,6 +130,13 @@ def test_burst_idles_half_a_second_before_each_twelve_milliseconds() -> None:
     assert timing.sample("a").watts is None
 
 
+def test_burst_discards_no_round_when_the_card_is_warm_already() -> None:
+    machine = SimulatedMachine()
+    timing = burst(machine, columns(machine, ("a", 1000.0)), rounds=2, warm_rounds=0)
+    assert timing.sample("a").rounds == 2
+    assert machine.log.count("idle 0.5") == 2
+
+
 def test_steady_times_the_second_half_and_logs_power_and_clock() -> None:
     machine = SimulatedMachine()
     [candidate] = columns(machine, ("a", 1000.0))

@@ -18,7 +18,7 @@ from tilewright.arrays.registry import BY_TYPE, common_adapter
 from tilewright.backends.base import Argument, Backend, HostBackend, Launch
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Binary
-from tilewright.layout import check_addresses, operands
+from tilewright.layout import check_addresses, check_out_address, operands
 from tilewright.problem import Problem
 from tilewright.tensor import Location, View
 
@@ -36,12 +36,17 @@ class Ledger:
 
     def __init__(self) -> None:
         self._bound: weakref.WeakSet[BoundPlan] = weakref.WeakSet()
+        self._runners: weakref.WeakSet[Runner] = weakref.WeakSet()  # those that callers keep as well
         self._num_calls = 0
         self._lock = threading.Lock()
 
     def add(self, bound: BoundPlan) -> None:
         with self._lock:
             self._bound.add(bound)
+
+    def add_runner(self, runner: Runner) -> None:
+        with self._lock:
+            self._runners.add(runner)
 
     def count_call(self) -> None:
         """Note one more packed call; at the limit all are forgotten, and each is packed again when it is next met."""
@@ -65,6 +70,8 @@ class Ledger:
         self._lock = threading.Lock()
         for bound in self._bound:
             bound.lock = threading.Lock()
+        for runner in self._runners:
+            runner.renew_lock()
 
 
 class BoundPlan:
@@ -137,8 +144,14 @@ class EmptyPlan(BoundPlan):
     """A product without multiplications: no element to write, or zeros because k is 0. Loads and launches no kernel."""
 
     def call_for(self, addresses: Addresses) -> Any:
-        """The memory to fill with zeros."""
-        return operands(self.problem, *addresses)[2]
+        """The memory to fill with zeros.
+
+        Raises: LayoutError: an out with elements at an address where it cannot be.
+        """
+        memory = operands(self.problem, *addresses)[2]
+        if not memory.is_empty:
+            check_out_address(self.problem, memory.address)
+        return memory
 
     def _launch_unloaded(self, call: Any, stream: int) -> None:
         if not call.is_empty:
@@ -181,10 +194,15 @@ class Runner(ABC):
             problem = bound.problem
             out, address = adapter.empty(problem.m, problem.n, problem.out_dtype, bound.ordinal)
             addresses = (*addresses, address)
+            written = None  # nobody has seen it before
+        else:
+            written = adapter.written
         call = bound.calls.get(addresses)
         if call is None:
             call = bound.call_for(addresses)
         bound.launch(call, adapter.stream(bound.ordinal) if stream is None else stream)
+        if written is not None:
+            written((out,))
         return out
 
     def _admit(self, key: Hashable, adapter: Adapter, a: Any, b: Any, out: Any | None) -> BoundPlan:
@@ -207,9 +225,12 @@ class Runner(ABC):
         """
 
     def forget(self) -> None:
-        """Drop what was remembered of layouts. A new lock as well: in a forked child the holder of the old is gone."""
-        self._lock = threading.Lock()
+        """Drop what was remembered of layouts."""
         self._bound.clear()
+
+    def renew_lock(self) -> None:
+        """In a forked child: the thread that may have held the lock does not exist."""
+        self._lock = threading.Lock()
 
 
 def views_of(

@@ -17,8 +17,7 @@ class Device:
 
     Units: bytes; `smem_per_cta_bytes` is the opt-in limit of dynamic shared memory a CTA; `tensor_flops_per_cycle` of
     one SM, dense 16-bit inputs with fp32 accumulation; `clock_ghz` the SM clock under tensor load before the power
-    limit acts; `tensor_tflops` what the whole device sustains; `dram_gbps` and `l2_gbps` in 10^9 bytes a second;
-    `power_w` the board's limit; `launch_us` from the launch to the first instruction plus the drain.
+    limit acts; `dram_gbps` and `l2_gbps` in 10^9 bytes a second; `power_w` the board's limit; `launch_us` from the launch to the first instruction plus the drain.
     """
 
     name: str
@@ -30,7 +29,6 @@ class Device:
     l2_bytes: int
     tensor_flops_per_cycle: int
     clock_ghz: float
-    tensor_tflops: float
     dram_gbps: float
     l2_gbps: float
     power_w: float
@@ -41,6 +39,11 @@ class Device:
         """The target that NVRTC compiles for: wgmma and setmaxnreg exist only in the feature set with the `a`."""
         major, minor = self.sm
         return f"sm_{major}{minor}a" if major == 9 else f"sm_{major}{minor}"
+
+    @property
+    def peak_tflops(self) -> float:
+        """What all SMs multiply at the full clock; what the power limit leaves of it, model.py knows."""
+        return self.num_sms * self.tensor_flops_per_cycle * self.clock_ghz / 1e3
 
     def __str__(self) -> str:
         return f"{self.name} (sm_{self.sm[0]}{self.sm[1]}, {self.num_sms} SMs)"
@@ -56,10 +59,10 @@ def _preset(
     num_sms: int,
     smem_kib: int,
     l2_mib: int,
-    rates: tuple[int, float, float, float, float],
+    rates: tuple[int, float, float, float],
 ) -> Device:
-    """A preset: `rates` are tensor FLOPs a cycle of one SM, clock in GHz, sustained TFLOPS, DRAM GB/s, watts."""
-    flops_per_cycle, clock_ghz, tensor_tflops, dram_gbps, power_w = rates
+    """A preset: `rates` are tensor FLOPs a cycle of one SM, clock in GHz, DRAM GB/s, watts."""
+    flops_per_cycle, clock_ghz, dram_gbps, power_w = rates
     return Device(
         name=name,
         sm=sm,
@@ -70,7 +73,6 @@ def _preset(
         l2_bytes=l2_mib * _MIB,
         tensor_flops_per_cycle=flops_per_cycle,
         clock_ghz=clock_ghz,
-        tensor_tflops=tensor_tflops,
         dram_gbps=dram_gbps,
         l2_gbps=60.0 * num_sms,  # measured, H200, 2026-11-29: 7,929 GB/s over 132 SMs
         power_w=power_w,
@@ -79,16 +81,15 @@ def _preset(
 
 
 # Limits: CUDA C++ programming guide, technical specifications per compute capability. Rates of the H200: measured,
-# H200, 2026-11-29 (wgmma loop on normal data: 1.755 GHz in the first 10 ms, 857 TFLOPS sustained; reads of 4 GiB at
-# 4,666 GB/s). Rates of the others: vendor's data sheet, sustained and DRAM scaled by the H200's share of its own data
-# sheet (857 of 989 TFLOPS, 4,666 of 4,800 GB/s); not measured.
+# H200, 2026-11-29 (wgmma loop on normal data: 1.755 GHz in the first 10 ms; reads of 4 GiB at 4,666 GB/s). Rates of the
+# others: vendor's data sheet, DRAM scaled by the H200's share of its own data sheet (4,666 of 4,800 GB/s); not measured.
 _PRESETS: dict[str, Device] = {
-    "h200": _preset("NVIDIA H200", (9, 0), 132, 228, 60, (4096, 1.755, 857.0, 4666.0, 700.0)),
-    "h100": _preset("NVIDIA H100 SXM", (9, 0), 132, 228, 50, (4096, 1.755, 857.0, 3250.0, 700.0)),
-    "h20": _preset("NVIDIA H20", (9, 0), 78, 228, 60, (1024, 1.755, 128.0, 3890.0, 500.0)),
-    "a100": _preset("NVIDIA A100 SXM", (8, 0), 108, 164, 40, (2048, 1.41, 270.0, 1980.0, 400.0)),
-    "rtx3090": _preset("NVIDIA RTX 3090", (8, 6), 82, 100, 6, (512, 1.695, 62.0, 910.0, 350.0)),
-    "rtx4090": _preset("NVIDIA RTX 4090", (8, 9), 128, 100, 72, (512, 2.52, 143.0, 980.0, 450.0)),
+    "h200": _preset("NVIDIA H200", (9, 0), 132, 228, 60, (4096, 1.755, 4666.0, 700.0)),
+    "h100": _preset("NVIDIA H100 SXM", (9, 0), 132, 228, 50, (4096, 1.755, 3250.0, 700.0)),
+    "h20": _preset("NVIDIA H20", (9, 0), 78, 228, 60, (1024, 1.755, 3890.0, 500.0)),
+    "a100": _preset("NVIDIA A100 SXM", (8, 0), 108, 164, 40, (2048, 1.41, 1980.0, 400.0)),
+    "rtx3090": _preset("NVIDIA RTX 3090", (8, 6), 82, 100, 6, (512, 1.695, 910.0, 350.0)),
+    "rtx4090": _preset("NVIDIA RTX 4090", (8, 9), 128, 100, 72, (512, 2.52, 980.0, 450.0)),
 }
 
 PRESETS: tuple[str, ...] = tuple(_PRESETS)
@@ -121,8 +122,8 @@ def from_attributes(
 ) -> Device:
     """The present GPU: limits as its driver reports them, rates of the preset that is most like it.
 
-    Source of the rates: the preset with the same compute capability and the nearest number of SMs, with the tensor and
-    L2 rates scaled by the SM count; a device of no preset's capability gets the a100's rates and is refused later, by
+    Source of the rates: the preset with the same compute capability and the nearest number of SMs, with the L2
+    rate scaled by the SM count; a device of no preset's capability gets the a100's rates and is refused later, by
     the legality of every config, not here.
     """
     candidates = [value for value in _PRESETS.values() if value.sm == sm] or [_PRESETS["a100"]]
@@ -139,7 +140,6 @@ def from_attributes(
         l2_bytes=l2_bytes,
         tensor_flops_per_cycle=like.tensor_flops_per_cycle,
         clock_ghz=like.clock_ghz,
-        tensor_tflops=like.tensor_tflops * scale,
         dram_gbps=like.dram_gbps,
         l2_gbps=like.l2_gbps * scale,
         power_w=like.power_w,

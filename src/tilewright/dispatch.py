@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Hashable
 from typing import Any, overload
 
@@ -18,14 +19,17 @@ from tilewright.backends.base import Backend, HostBackend
 from tilewright.calls import BoundPlan, Ledger, Runner, views_of
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import UnsupportedError
 from tilewright.layout import problem_of
-from tilewright.plan import ConfigChanges, Plan, host_backend, plan_problem
+from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 
 MAX_CHOICES = 64  # configs and SM counts that callers name themselves, each with plans of its own
+
+
+_dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()  # all of this process, for a child that is forked
 
 
 class _Products(Runner):
@@ -33,6 +37,7 @@ class _Products(Runner):
 
     def __init__(self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None) -> None:
         super().__init__(owner.backend, owner.host)
+        owner._ledger.add_runner(self)
         self._owner = owner
         self._config = config
         self._num_sms = num_sms
@@ -56,6 +61,7 @@ class Dispatcher:
         self._chosen: dict[Hashable, _Products] = {}
         self._products = _Products(self, None, None)
         self._lock = threading.Lock()
+        _dispatchers.add(self)
 
     def matmul(
         self,
@@ -98,7 +104,7 @@ class Dispatcher:
         b: Any,
         out: Any | None = None,
         *,
-        out_dtype: str | DType | None = None,
+        out_dtype: DTypeLike | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
     ) -> Plan: ...
@@ -108,7 +114,7 @@ class Dispatcher:
         b: Any = None,
         out: Any | None = None,
         *,
-        out_dtype: str | DType | None = None,
+        out_dtype: DTypeLike | None = None,
         device: str | Device | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
@@ -127,8 +133,7 @@ class Dispatcher:
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
-            where = devices.preset(device) if isinstance(device, str) else device or devices.preset("h200")
-            return self._plan_problem(a, where, config, num_sms)
+            return self._plan_problem(a, _device_of(device), config, num_sms)
         if device is not None:
             raise UnsupportedError(
                 asked=f"a plan of arrays for {device}",
@@ -197,7 +202,7 @@ class Dispatcher:
 
     def _products_of(self, config: ConfigChanges | None, num_sms: int | None) -> _Products:
         """The plans of a choice that the caller named."""
-        choice = (_named_values(config), type(num_sms), num_sms)
+        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms)
         try:
             found = self._chosen.get(choice)
         except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
@@ -208,6 +213,24 @@ class Dispatcher:
                     self._chosen.clear()
                 found = self._chosen.setdefault(choice, _Products(self, config, num_sms))
         return found
+
+
+def _device_of(device: object) -> Device:
+    """The device that a Problem is planned for.
+
+    Raises: UnsupportedError: neither a preset's name nor a Device: an ordinal names no kind of GPU.
+    """
+    if device is None:
+        return devices.preset("h200")
+    if isinstance(device, str):
+        return devices.preset(device)
+    if not isinstance(device, Device):
+        raise UnsupportedError(
+            asked=f"device {device!r}",
+            rule=f"a Problem is planned for a Device, or for one of the presets {', '.join(devices.PRESETS)}",
+            works="pass device='h200', or plan(a, b) with arrays on the GPU",
+        )
+    return device
 
 
 def _named_values(config: ConfigChanges | None) -> Hashable:
@@ -226,8 +249,13 @@ def _cuda_backend() -> Backend:
     return cuda.backend()
 
 
+def _forget_after_fork() -> None:
+    for dispatcher in _dispatchers:
+        dispatcher.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 _process = Dispatcher(_cuda_backend)
-os.register_at_fork(after_in_child=_process.forget_after_fork)
 
 matmul = _process.matmul
 plan = _process.plan

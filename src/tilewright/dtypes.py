@@ -66,21 +66,36 @@ _BY_NAME: dict[str, DType] = {
 }
 
 
-def by_name(name: str | DType) -> DType:
-    """The element type called `name` in tilewright, NumPy or torch.
+# What a caller may name an element type by: a DType, its name here, in NumPy or in torch, or NumPy's or torch's own dtype.
+DTypeLike = Any
+
+
+def by_name(name: DTypeLike) -> DType:
+    """The element type called `name` in tilewright, NumPy or torch; or whose own dtype there `name` is.
 
     Raises: DTypeError: the table has no such type.
     """
     if isinstance(name, DType):
         return name
-    found = _BY_NAME.get(name.removeprefix("torch."))
+    found = _BY_NAME.get(_spelling(name).removeprefix("torch."))
     if found is None:
         raise DTypeError(
-            asked=f"dtype {name}",
+            asked=f"dtype {_spelling(name)}",
             rule="tilewright multiplies bf16 and fp16 with fp32 accumulation",
             works="cast to bfloat16 or float16 (output: the inputs' dtype or float32)",
         )
     return found
+
+
+def _spelling(name: object) -> str:
+    if isinstance(name, str):
+        return name
+    if isinstance(name, type) and issubclass(name, np.generic):
+        name = np.dtype(name)
+    if isinstance(name, np.dtype):
+        return name.name if name.isnative else name.str
+    # torch's dtypes print as "torch.bfloat16"; anything else is shown as it is, and is in no table
+    return str(name) if type(name).__module__ == "torch" else repr(name)
 
 
 def out_choices(dtype: DType) -> tuple[DType, ...]:

@@ -6,10 +6,23 @@ A refusal says three things: what was asked, the rule with its numbers, and what
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class TilewrightError(Exception):
-    """Root of every exception that tilewright raises on purpose."""
+    """Root of every exception that tilewright raises on purpose. Each can be pickled and copied with its facts."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exception's own way calls the class with `args`, which a keyword-only argument refuses.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[TilewrightError], arguments: tuple[object, ...], facts: dict[str, Any]) -> TilewrightError:
+    """The error that __reduce__ took apart, in this process or another."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    error.__dict__.update(facts)
+    return error
 
 
 class RefusalError(TilewrightError):

@@ -7,8 +7,8 @@ libraries, kernels or devices.
 from __future__ import annotations
 
 from tilewright.dtypes import DType
-from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Major, Problem, checked
+from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.problem import TMA_ALIGNMENT_BYTES, Major, Problem, checked, padded_copy, pitch_refusal
 from tilewright.tensor import Rows, View, overlap
 
 
@@ -88,20 +88,29 @@ def operands(problem: Problem, a: int, b: int, out: int) -> tuple[Rows, Rows, Ro
 def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
     """Raises LayoutError when no kernel for the problem can read a and b and write out at these addresses."""
     rows = operands(problem, a, b, out)
-    for name, address in (("a", a), ("b", b), ("out", out)):
-        if address == 0:
-            raise LayoutError(
-                asked=f"{name} at address 0", rule="an operand with elements has memory", works=f"allocate {name}"
-            )
-    row_extents = {"a": problem.k, "b": problem.k if problem.b_major == "k" else problem.n}
+    _check_has_memory("a", a)
+    _check_has_memory("b", b)
+    check_out_address(problem, out)
     for name, address in (("a", a), ("b", b)):
         if address % TMA_ALIGNMENT_BYTES:
             raise LayoutError(
                 asked=f"{name} at address {address:#x}, which is {address % TMA_ALIGNMENT_BYTES} past a multiple of "
                 f"{TMA_ALIGNMENT_BYTES} bytes",
                 rule=f"TMA reads from multiples of {TMA_ALIGNMENT_BYTES} bytes",
-                works=_copy_that_works(name, "clone", row_extents[name], problem.dtype),
+                works=_clone_that_works(name, problem),
             )
+    for name, memory in (("a", rows[0]), ("b", rows[1])):
+        if overlap(rows[2], memory):
+            raise LayoutError(
+                asked=f"out that shares memory with {name}",
+                rule=f"{name} is still read while out is written",
+                works=f"{_clone_that_works(name, problem)}, or pass an out of its own",
+            )
+
+
+def check_out_address(problem: Problem, out: int) -> None:
+    """Raises LayoutError when the plan of the problem cannot write an out at this address: zeros, where k is 0."""
+    _check_has_memory("out", out)
     if out % problem.out_align_bytes:
         raise LayoutError(
             asked=f"out at address {out:#x}, which is {out % problem.out_align_bytes} past a multiple of "
@@ -109,13 +118,13 @@ def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
             rule=f"this plan was made for an out at a multiple of {problem.out_align_bytes} bytes",
             works="make a plan from this out, or call matmul, which does",
         )
-    for name, memory in (("a", rows[0]), ("b", rows[1])):
-        if overlap(rows[2], memory):
-            raise LayoutError(
-                asked=f"out that shares memory with {name}",
-                rule=f"{name} is still read while out is written",
-                works=f"pass {name}.clone() (NumPy and CuPy: {name}.copy()), or an out of its own",
-            )
+
+
+def _check_has_memory(name: str, address: int) -> None:
+    if address == 0:
+        raise LayoutError(
+            asked=f"{name} at address 0", rule="an operand with elements has memory", works=f"allocate {name}"
+        )
 
 
 def _check_rank(name: str, view: View) -> None:
@@ -155,32 +164,28 @@ def _check_dtypes(a: View, b: View, out: View | None, out_dtype: DType | None) -
 def _a_pitch(a: View, m: int, k: int) -> int:
     row_stride, inner = a.strides
     if k > 1 and inner != 1:
-        raise _not_contiguous("a", a, "k is contiguous in a: neighbours along k lie side by side", k)
+        raise _refusal("a", a, "k is contiguous in a: neighbours along k lie side by side")
     if m == 1:
         return fitting_pitch(k, a.dtype)
-    return _positive("a", a, row_stride, k)
+    if rule := _pitch_refusal(k, row_stride, a.dtype):
+        raise _refusal("a", a, rule)
+    return row_stride
 
 
 def _b_layout(b: View, k: int, n: int) -> tuple[Major, int]:
     """b's contiguous dimension and its pitch. Where both dimensions would do, the one whose pitch TMA can read."""
     k_stride, n_stride = b.strides
-    choices: list[tuple[Major, int]] = []  # each with the pitch it would need
-    refusal: RefusalError | None = None
+    choices: list[tuple[Major, int, int]] = []  # each with its row's extent and the pitch it would need
     if k == 1 or k_stride == 1:
-        choices.append(("k", fitting_pitch(k, b.dtype) if n == 1 else n_stride))
+        choices.append(("k", k, fitting_pitch(k, b.dtype) if n == 1 else n_stride))
     if n == 1 or n_stride == 1:
-        choices.append(("n", fitting_pitch(n, b.dtype) if k == 1 else k_stride))
-    for major, pitch in choices:
-        row_extent = k if major == "k" else n
-        if pitch >= row_extent and pitch * b.dtype.size % TMA_ALIGNMENT_BYTES == 0:
+        choices.append(("n", n, fitting_pitch(n, b.dtype) if k == 1 else k_stride))
+    rule = "k is contiguous in b (a weight's w.t()) or n is (a plain row-major b)"
+    for major, row_extent, pitch in choices:
+        rule = _pitch_refusal(row_extent, pitch, b.dtype)
+        if not rule:
             return major, pitch
-        if pitch <= 0 and refusal is None:
-            refusal = _not_positive("b", b, row_extent)
-    if refusal is not None:
-        raise refusal
-    if choices:
-        return choices[-1]  # problem.checked names what is wrong with its pitch
-    raise _not_contiguous("b", b, "k is contiguous in b (a weight's w.t()) or n is (a plain row-major b)", n)
+    raise _refusal("b", b, rule)
 
 
 def _out_pitch(out: View, m: int, n: int) -> int:
@@ -214,29 +219,44 @@ def _out_pitch(out: View, m: int, n: int) -> int:
     return row_stride
 
 
-def _positive(name: str, view: View, stride: int, row_extent: int) -> int:
-    if stride <= 0:
-        raise _not_positive(name, view, row_extent)
-    return stride
+def _pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
+    """The rule that a row stride breaks; empty where TMA can read such rows."""
+    if pitch <= 0:
+        return "a stride of 0 (broadcast, expand) or below (flip) cannot be a row pitch of TMA"
+    return pitch_refusal(row_extent, pitch, dtype)
 
 
-def _not_positive(name: str, view: View, row_extent: int) -> LayoutError:
-    return LayoutError(
-        asked=f"{name} {view}",
-        rule="a stride of 0 (broadcast, expand) or below (flip) cannot be a row pitch of TMA",
-        works=_copy_that_works(name, "contiguous", row_extent, view.dtype),
-    )
+def _refusal(name: str, view: View, rule: str) -> LayoutError:
+    """The refusal of an operand's strides, with the first copy of it that is served: packed if that will do."""
+    rows, columns = view.shape
+    if _serves(name, rows, columns, view.dtype):
+        works = f"pass {name}.contiguous() (NumPy and CuPy: {name}.copy())"
+    elif name == "b" and _serves("b.t()", columns, rows, view.dtype):
+        works = "pass b.t().contiguous().t() (NumPy and CuPy: b.T.copy().T)"
+    elif name == "b" and view.strides[0] == 1:
+        works = padded_copy("b.t()", rows, view.dtype)
+    else:
+        works = padded_copy(name, columns, view.dtype)
+    return LayoutError(asked=f"{name} {view}", rule=rule, works=works)
 
 
-def _not_contiguous(name: str, view: View, rule: str, row_extent: int) -> LayoutError:
-    return LayoutError(
-        asked=f"{name} {view}", rule=rule, works=_copy_that_works(name, "contiguous", row_extent, view.dtype)
-    )
+def _clone_that_works(name: str, problem: Problem) -> str:
+    """A copy of an operand whose strides are served, in memory of its own."""
+    operand, rows, columns = name, problem.m, problem.k
+    if name == "b":
+        operand, rows, columns = (
+            ("b.t()", problem.n, problem.k) if problem.b_major == "k" else ("b", problem.k, problem.n)
+        )
+    if _serves(operand, rows, columns, problem.dtype):
+        order = "order='K'" if operand == "b.t()" else ""  # as torch's clone: the strides' order stays
+        return f"pass {name}.clone() (NumPy and CuPy: {name}.copy({order}))"
+    return padded_copy(operand, columns, problem.dtype)
 
 
-def _copy_that_works(name: str, method: str, row_extent: int, dtype: DType) -> str:
-    """A copy whose own pitch is legal: a packed one only where its rows are multiples of 16 bytes."""
-    padded = fitting_pitch(row_extent, dtype)
-    if padded == row_extent:
-        return f"pass {name}.{method}() (NumPy and CuPy: {name}.copy())"
-    return f"copy {name} into rows padded to {padded} elements and pass the view of the first {row_extent}"
+def _serves(operand: str, rows: int, columns: int, dtype: DType) -> bool:
+    """Whether a packed copy of the operand, `rows` times `columns` contiguous elements, is served as it is.
+
+    A single row has no pitch, and a single column of b is a row of b.t().
+    """
+    is_vector = rows == 1 or (columns == 1 and operand != "a")
+    return is_vector or not pitch_refusal(columns, columns, dtype)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tilewright.config import STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
+from tilewright.config import MAX_TILES, STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
-from tilewright.errors import ConfigError, UnsupportedError
+from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
 from tilewright.problem import Problem
@@ -39,7 +39,8 @@ _BACK_AND_FORTH_SAVING = 0.11
 # pJ a FLOP; delivery into shared memory, L2 and DRAM reads in pJ a byte; all but DRAM at 1.33 GHz and growing with the
 # clock as (1 + 0.8 (f - 1.33) / 1.33)^2.
 _BASE_W = 115.0
-_TENSOR_PJ = 0.53 + 0.052
+_TENSOR_PJ = 0.53
+_REST_PJ = 0.052
 _FILL_PJ = 6.9
 _L2_PJ = 16.8
 _DRAM_PJ = 64.0
@@ -55,7 +56,7 @@ class Prediction:
 
     Units: microseconds, GHz, watts. `terms` are the times that each resource would take alone at that clock; `total_us`
     is launch and ramp and the slowest of the rest. `waves` is tiles a CTA before rounding up. `roofline_share` is the
-    floor (FLOPs at the sustained tensor rate or fewest bytes at the DRAM rate) over the total.
+    floor (floor_us) over the total.
     """
 
     total_us: float
@@ -97,6 +98,7 @@ class _Work:
     l2_bytes: float
     dram_bytes: float
     flops: float  # with those on the zeros past the edges
+    pj_per_flop: float = _TENSOR_PJ + _REST_PJ
 
     def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
         """Each resource's time alone."""
@@ -111,7 +113,7 @@ class _Work:
     def power_w(self, time_us: float, clock_ghz: float) -> float:
         """Watts while it runs in `time_us`."""
         scale = (1 + 0.8 * (clock_ghz - _ENERGY_CLOCK_GHZ) / _ENERGY_CLOCK_GHZ) ** 2
-        clocked_pj = _TENSOR_PJ * self.flops + _FILL_PJ * self.fill_bytes + _L2_PJ * self.l2_bytes
+        clocked_pj = self.pj_per_flop * self.flops + _FILL_PJ * self.fill_bytes + _L2_PJ * self.l2_bytes
         return _BASE_W + (scale * clocked_pj + _DRAM_PJ * self.dram_bytes) / time_us / 1e6
 
 
@@ -132,7 +134,6 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
     if parallel[bound] < fixed_us:
         bound = "latency"
     total_us = fixed_us + max(parallel.values())
-    floor_us = max(problem.flops / device.tensor_tflops / 1e6, problem.min_bytes / device.dram_gbps / 1e3)
     store_us = work.store_cycles / clock_ghz / 1e3
     return Prediction(
         total_us=total_us,
@@ -148,16 +149,38 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
         bound=bound,
         waves=rows * columns / launch.grid,
         grid=launch.grid,
-        roofline_share=floor_us / total_us,
+        roofline_share=floor_us(problem, device) / total_us,
         clock_ghz=clock_ghz,
         power_w=work.power_w(total_us, clock_ghz),
     )
 
 
+def floor_us(problem: Problem, device: Device) -> float:
+    """Microseconds that no kernel can beat: the tensor cores on every SM, the fewest bytes, at the clock for their power.
+
+    From the same clock, rates and energies as every prediction, so that none beats it. Worked example: 8192^3 on an
+    h200 takes 1316 us, 836 TFLOPS at 1.55 GHz; a loop of wgmmas that reads no memory sustains 857 (measured, 2026-11-29).
+    """
+    if problem.is_empty:
+        return 0.0
+    work = _Work(
+        tensor_cycles=problem.flops / (device.tensor_flops_per_cycle * device.num_sms),
+        fill_cycles=0.0,
+        store_cycles=0.0,
+        fill_bytes=0.0,
+        l2_bytes=0.0,
+        dram_bytes=problem.min_bytes,
+        flops=problem.flops,
+        pj_per_flop=_TENSOR_PJ,
+    )
+    return max(work.times_us(device, _clock_ghz(work, device, 0.0)).values())
+
+
 def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice:
     """The config to run without tuning.
 
-    Raises: UnsupportedError: no production family serves the device. ConfigError: none of its configs fits the problem.
+    Raises: UnsupportedError: no production family serves the device. ShapeError: more tiles than a schedule counts.
+    ConfigError: none of its configs fits the problem.
     """
     candidates: list[tuple[Family, Config, Prediction]] = []
     for family in PRODUCTION:
@@ -276,5 +299,11 @@ def _no_candidate(problem: Problem, device: Device) -> Exception:
             asked=f"a product on {device.name} (compute capability {device.sm[0]}.{device.sm[1]})",
             rule="the kernels need compute capability 9.0 (H100, H200, H20)",
             works="run on a Hopper GPU, or plan for one of the presets",
+        )
+    if Config().has_too_many_tiles(problem):
+        return ShapeError(
+            asked=f"a product of {problem.m} x {problem.n}",
+            rule=f"it has {MAX_TILES} tiles or more with every tile of the family, and the schedule counts fewer",
+            works="split the product along m or n",
         )
     return ConfigError(str(Config()), list(reasons))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 from tilewright import model
 from tilewright.backends.base import Backend, HostBackend, Launch
@@ -133,6 +133,7 @@ class Plan(Runner):
         self.why = why
         self.num_sms = num_sms
         self._ledger = ledger
+        ledger.add_runner(self)
         self._kernel_problem = _with_elements(problem)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
@@ -225,6 +226,22 @@ class Plan(Runner):
         _check_agrees(self.problem, problem_of(a, b, out, None if out is not None else self.problem.out_dtype))
         return self.bind(a.location)
 
+    def __copy__(self) -> Plan:
+        """The plan itself: it changes in nothing that a caller sees, and any number of threads may run it."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        """The plan itself, so that a model which holds one can be copied."""
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            asked="a pickled Plan",
+            rule="a Plan holds kernels and locks of its process",
+            works="pickle its problem, device, config and num_sms, and call tilewright.plan(problem, device=device, "
+            "config=config, num_sms=num_sms) there",
+        )
+
     def __str__(self) -> str:
         return f"{self.problem} on {self.device.name}: {self.family.name} {self.config}"
 
@@ -247,6 +264,7 @@ def plan_problem(
     Raises: UnsupportedError: a device without kernels. ConfigError: every reason why the config cannot run.
     """
     checked(problem)
+    config = checked_changes(config)
     check_supported(device)
     _check_num_sms(num_sms, device)
     solid = _with_elements(problem)
@@ -261,6 +279,18 @@ def plan_problem(
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
     return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger, host=host)
+
+
+def checked_changes(config: Any) -> ConfigChanges | None:
+    """`config` itself, when it is something by which a Config is chosen.
+
+    Raises: ConfigError: neither a Config, nor a mapping of field names, nor None.
+    """
+    if config is None or isinstance(config, Config | Mapping):
+        return config
+    shown = repr(config)
+    found = f"config = {shown[:60]}{'...' if len(shown) > 60 else ''} is neither a Config nor changes by field name"
+    raise ConfigError("of this call", [f"{found}; pass config={{'tile_n': 192}}"])
 
 
 def check_supported(device: Device) -> None:

@@ -76,6 +76,59 @@ def test_two_streams_or_stream_zero_are_refused(streams):
         CudaInterfaceAdapter().describe(*arrays)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data": None}, "data is None"),
+        ({"data": 4096}, "data is 4096"),
+        ({"data": (4096,)}, "data is"),
+        ({"data": ("x", False)}, "data is"),
+        ({"data": (-16, False)}, "data is"),
+        ({"strides": (2,)}, r"strides is \(2,\)"),
+        ({"strides": ()}, "strides is"),
+        ({"strides": 16}, "strides is 16"),
+        ({"strides": (16, "x")}, "strides is"),
+        ({"typestr": None}, "typestr is None"),
+        ({"typestr": ["<f2"]}, "typestr is"),
+        ({"shape": None}, "shape is None"),
+        ({"shape": 8}, "shape is 8"),
+        ({"shape": (8, 8.0)}, "shape is"),
+        ({"shape": (-1, 8)}, "shape is"),
+        ({"stream": "x"}, "stream is 'x'"),
+        ({"stream": True}, "stream is True"),
+        ({"stream": [1]}, "stream is"),
+        ({"stream": -1}, "stream is -1"),
+    ],
+)
+def test_an_interface_that_says_something_else_is_refused_by_operand_and_field(changes, words):
+    array, good = Interface(**changes), gpu((8, 8))
+    for name, arrays in {"a": (array, good, good), "b": (good, array, good), "out": (good, good, array)}.items():
+        with pytest.raises(UnsupportedError, match=f"{name} with a __cuda_array_interface__ in which {words}"):
+            CudaInterfaceAdapter().describe(*arrays)
+
+
+@pytest.mark.parametrize("field", ["data", "typestr", "shape"])
+def test_an_interface_that_lacks_a_field_is_refused(field):
+    array = Interface()
+    del array.__cuda_array_interface__[field]
+    with pytest.raises(UnsupportedError, match=f"{field} is None"):
+        CudaInterfaceAdapter().view(array, "a")
+
+
+def test_an_interface_that_is_no_dictionary_is_refused():
+    array = Interface()
+    array.__cuda_array_interface__ = 5
+    with pytest.raises(UnsupportedError, match="a dict"):
+        CudaInterfaceAdapter().view(array, "a")
+
+
+def test_numbers_of_numpy_in_an_interface_are_numbers():
+    array = Interface(shape=(np.int64(8), np.int32(8)), strides=(np.int64(16), np.int64(2)))
+    found = CudaInterfaceAdapter().view(array, "a")
+    assert (found.shape, found.strides) == ((8, 8), (8, 1))
+    assert {type(extent) for extent in (*found.shape, *found.strides)} == {int}
+
+
 # -- NumPy -------------------------------------------------------------------------------------------------------------
 
 

@@ -143,3 +143,15 @@ def test_the_producer_is_told_the_stream_that_the_work_runs_on(monkeypatch: pyte
     assert all(asked["stream"] == 1 for producer in producers for asked in producer.asked)
     a, b, out = (producer.host.astype(np.float64) for producer in producers)
     assert np.array_equal(out, (a @ b).astype(ml_dtypes.bfloat16).astype(np.float64))
+
+
+def test_an_array_that_its_library_does_not_export_is_refused_with_its_reason():
+    class Kept:
+        def __dlpack_device__(self):
+            return (2, 0)
+
+        def __dlpack__(self, **_):
+            raise BufferError("it is kept")
+
+    with pytest.raises(UnsupportedError, match="b, a .*Kept that DLPack does not export: it is kept"):
+        DLPackAdapter().view(Kept(), "b")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tilewright import dtypes
 from tilewright.arrays import registry
 from tilewright.arrays.torch import TorchAdapter
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import DTypeError, LayoutError, UnsupportedError
+from tilewright.errors import DriverError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.tensor import Location
 
 
@@ -85,8 +87,6 @@ def test_out_is_allocated_on_the_tensors_device_whichever_is_current(fake, dispa
 
 
 def test_without_the_private_names_of_torch_the_documented_ones_serve(fake, backend, monkeypatch):
-    from types import SimpleNamespace
-
     fake._C = SimpleNamespace()
     fake.cuda = SimpleNamespace(
         current_stream=lambda ordinal: SimpleNamespace(cuda_stream=0x90 + ordinal), current_device=lambda: 1
@@ -125,8 +125,9 @@ def test_a_tensor_that_requires_grad_is_refused_while_gradients_are_recorded(fak
 
 
 @pytest.mark.parametrize("which", ["a", "b", "out"])
-def test_a_lazily_negated_view_of_served_memory_is_refused(fake, dispatcher: Dispatcher, which):
-    named = {name: tensor(fake, (8, 8), "fp16") for name in ("a", "b", "out")}
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_lazily_negated_view_of_served_memory_is_refused(fake, dispatcher: Dispatcher, which, dtype):
+    named = {name: tensor(fake, (8, 8), dtype) for name in ("a", "b", "out")}
     dispatcher.matmul(*named.values())
     named[which].negative = True  # address, shape, strides and dtype are as before
     with pytest.raises(UnsupportedError, match=rf"{which}, a lazily negated tensor.*resolve_neg"):
@@ -138,6 +139,24 @@ def test_writing_out_raises_its_version_as_torch_does(fake, dispatcher: Dispatch
     for calls in (1, 2):
         dispatcher.matmul(a, b, out)
         assert (a.version, b.version, out.version) == (0, 0, calls)
+
+
+def test_an_out_that_was_not_written_keeps_its_version(fake, backend, dispatcher: Dispatcher, monkeypatch):
+    a, b, out = (tensor(fake, (8, 8)) for _ in range(3))
+    dispatcher.matmul(a, b, out)
+    with pytest.raises(ShapeError):
+        dispatcher.matmul(a, tensor(fake, (16, 8)), out)
+    with pytest.raises(LayoutError, match="shares memory with a"):
+        dispatcher.matmul(out, b, out)
+
+    def failing(*_):
+        raise DriverError("cuLaunchKernelEx", "CUDA_ERROR_LAUNCH_FAILED", "")
+
+    monkeypatch.setattr(backend, "launch", failing)
+    dispatcher.clear()
+    with pytest.raises(DriverError):
+        dispatcher.matmul(a, b, out)
+    assert out.version == 1
 
 
 def test_cpu_tensors_are_refused_with_the_method_that_moves_them(fake, dispatcher: Dispatcher):
@@ -265,13 +284,143 @@ def test_torchs_gradients_are_guarded(torch):
         adapter.describe(x, w, torch.zeros(8, 8))
 
 
-def test_torch_refuses_a_backward_pass_over_an_out_that_was_written(torch):
-    x = torch.zeros(8, 8, requires_grad=True)
-    saved = torch.zeros(8, 8)
+@pytest.fixture
+def on_gpu(torch, monkeypatch) -> Dispatcher:
+    """A dispatcher to which torch's CPU tensors are on GPU 0, whose kernels multiply them where they lie."""
+    real = TorchAdapter.view
+
+    def view(self, array, name):
+        return dataclasses.replace(real(self, array, name), location=Location("cuda", 0))
+
+    monkeypatch.setattr(TorchAdapter, "view", view)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 0, raising=False)
+    monkeypatch.setattr(TorchAdapter, "empty", lambda self, rows, columns, dtype, ordinal: _empty(torch, rows, columns))
+    monkeypatch.setattr(registry, "_instances", {})
+    monkeypatch.setattr(registry, "BY_TYPE", table := {})
+    monkeypatch.setattr(sys.modules["tilewright.calls"], "BY_TYPE", table)
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", FakeCompiler())
+    backend = HostBackend()
+    return Dispatcher(lambda: backend)
+
+
+def _empty(torch, rows, columns):
+    fresh = torch.empty(rows, columns, dtype=torch.bfloat16)
+    return fresh, fresh.data_ptr()
+
+
+def _integers(torch, rows, columns):
+    return torch.randint(-4, 5, (rows, columns)).to(torch.bfloat16)
+
+
+def test_torchs_tensors_are_multiplied_where_they_lie(torch, on_gpu):
+    a, b = _integers(torch, 16, 64), _integers(torch, 64, 32)
+    for x in (a, torch.nn.Parameter(a, requires_grad=False), torch.nn.Buffer(a)):
+        assert torch.equal(on_gpu.matmul(x, b), (a.float() @ b.float()).bfloat16())
+
+
+def test_torch_refuses_a_backward_pass_over_an_out_that_was_written(torch, on_gpu):
+    x = torch.zeros(8, 8, requires_grad=True, dtype=torch.bfloat16)
+    saved, good = torch.zeros(8, 8, dtype=torch.bfloat16), torch.zeros(8, 8, dtype=torch.bfloat16)
     loss = (x * saved).sum()
-    TorchAdapter().describe(torch.zeros(8, 8), torch.zeros(8, 8), saved)
+    with pytest.raises(LayoutError):  # refused: the contents are the old ones, and so is the version
+        on_gpu.matmul(saved, good, saved)
+    loss.backward(retain_graph=True)
+    on_gpu.matmul(good, good, saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_an_inference_tensor_is_written_in_and_outside_of_inference_mode(torch, on_gpu):
+    a = _integers(torch, 8, 8)
+    with torch.inference_mode():
+        out = torch.zeros(8, 8, dtype=torch.bfloat16)
+        on_gpu.matmul(a, a, out)
+    on_gpu.matmul(a, a, out)
+    assert torch.equal(out, (a.float() @ a.float()).bfloat16())
+
+
+def _doubled_by_dispatch(torch):
+    class Doubled(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            raise AssertionError("its value is twice its memory")
+
+    return Doubled
+
+
+def _doubled_by_function(torch):
+    class Doubled(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    return Doubled
+
+
+@pytest.mark.parametrize("make", [_doubled_by_dispatch, _doubled_by_function])
+def test_a_class_with_a_meaning_of_its_own_is_refused_before_and_after_its_layout_was_served(torch, on_gpu, make):
+    a, b, out = _integers(torch, 16, 64), _integers(torch, 64, 16), torch.zeros(16, 16, dtype=torch.bfloat16)
+    kind = make(torch)
+
+    class Heir(kind):
+        pass
+
+    for of in (kind, Heir):
+        named = {"a": a, "b": b, "out": out}
+        for name, plain in named.items():
+            strange = torch.Tensor._make_subclass(of, plain)
+            for _ in range(2):
+                with pytest.raises(
+                    UnsupportedError, match=rf"{name}, a .*{of.__name__} tensor: its class has a __torch_"
+                ):
+                    on_gpu.matmul(**{**named, name: strange})
+                on_gpu.matmul(**named)
+
+
+def test_a_class_without_a_meaning_of_its_own_is_served(torch, on_gpu):
+    class Named(torch.Tensor):
+        color = "red"
+
+    class Quiet(torch.Tensor):
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+    a, b = _integers(torch, 16, 64), _integers(torch, 64, 32)
+    for kind in (Named, Quiet):
+        assert torch.equal(on_gpu.matmul(a.as_subclass(kind), b), on_gpu.matmul(a, b))
+
+
+@pytest.mark.parametrize("which", ["a", "b", "out"])
+def test_a_dual_tensor_is_refused_while_its_level_is_open(torch, on_gpu, which):
+    from torch.autograd import forward_ad
+
+    named = {"a": _integers(torch, 8, 8), "b": _integers(torch, 8, 8), "out": torch.zeros(8, 8, dtype=torch.bfloat16)}
+    on_gpu.matmul(**named)
+    with forward_ad.dual_level():
+        on_gpu.matmul(**named)  # no tangent, nothing to lose
+        dual = {**named, which: forward_ad.make_dual(named[which], torch.ones_like(named[which]))}
+        with pytest.raises(UnsupportedError, match=rf"{which}, a dual tensor.*unpack_dual\({which}\)\.primal"):
+            on_gpu.matmul(**dual)
+        on_gpu.matmul(**{**dual, which: forward_ad.unpack_dual(dual[which]).primal})
+    on_gpu.matmul(**dual)
+
+
+def test_a_jvp_through_matmul_is_refused(torch, on_gpu):
+    a = _integers(torch, 8, 8)
+    on_gpu.matmul(a, a)
+    with pytest.raises(UnsupportedError):
+        torch.func.jvp(lambda x: on_gpu.matmul(x, a), (a,), (a,))
+
+
+def test_a_torch_whose_open_level_cannot_be_read_is_asked_about_every_tensor(fake, backend):
+    tangents = []
+    unpack = lambda x: SimpleNamespace(tangent=None if x not in tangents else x)  # noqa: E731
+    fake.autograd = SimpleNamespace(forward_ad=SimpleNamespace(unpack_dual=unpack))
+    dispatcher = Dispatcher(lambda: backend)
+    a, b, out = (tensor(fake, (8, 8)) for _ in range(3))
+    dispatcher.matmul(a, b, out)
+    tangents.append(b)
+    with pytest.raises(UnsupportedError, match="b, a dual tensor"):
+        dispatcher.matmul(a, b, out)
 
 
 def test_a_cpu_tensor_of_torch_is_refused_with_cuda(torch):

@@ -233,9 +233,19 @@ def test_tensor_map_is_encoded_with_the_agreed_options(driver: FakeDriver, backe
     assert arguments[7:] == (
         "CU_TENSOR_MAP_INTERLEAVE_NONE",
         ("swizzle", 3),
-        "CU_TENSOR_MAP_L2_PROMOTION_L2_128B",
+        ("promotion", 2),
         "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE",
     )
+
+
+@pytest.mark.parametrize(("size", "code"), [(0, 0), (64, 1), (128, 2), (256, 3)])
+def test_l2_promotion_is_encoded_by_the_driver_s_number(size: int, code: int) -> None:
+    driver = FakeDriver()
+    backend = CudaBackend(driver)
+    arguments = (MapArgument("a", dataclasses.replace(MAP, l2_promotion_bytes=size)),)
+    backend.pack(backend.load(BINARY, 0, LAUNCH), LAUNCH, arguments, ADDRESSES)
+    [encoded] = driver.asked("cuTensorMapEncodeTiled")
+    assert encoded[9] == ("promotion", code)
 
 
 def test_tensor_map_of_a_known_address_is_not_encoded_again(driver: FakeDriver, backend: CudaBackend) -> None:

@@ -15,7 +15,7 @@ from tilewright.jit import build, cache
 
 def test_a_built_folder_serves_a_machine_that_cannot_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "cubins"
-    assert "2 products, 1 distinct kernels" in printed("build", "tiny", "--into", str(folder), "--threads", "2")
+    assert "2 products, 1 distinct kernel, " in printed("build", "tiny", "--into", str(folder), "--threads", "2")
     build.clear()
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))
     monkeypatch.setenv("TILEWRIGHT_PREBUILT", str(folder))
@@ -71,7 +71,7 @@ def test_clear_asks_and_a_no_keeps_everything(cache_folder: Path) -> None:
 
 def test_clear_with_yes_removes_every_entry() -> None:
     printed("run", "64", "64", "64")
-    assert "removed 1 entries" in printed("cache", "clear", "--yes")
+    assert "removed 1 entry" in printed("cache", "clear", "--yes")
     assert cache.user_cache().entries() == []
 
 

@@ -162,6 +162,16 @@ def test_f64_nan_goes_on_with_its_payload_and_an_invalid_operation_makes_the_neg
         assert got.view(np.uint64).tolist() == [0xFFF8_0000_0000_0000]
 
 
+def test_of_several_f64_nan_the_second_goes_on_then_the_third_but_the_first_of_a_quotient() -> None:
+    a, b, c = (np.array([bits], np.uint64).view(np.float64) for bits in F64_NAN)
+    quiet_c, one = 0x7FF8_0000_0000_0001, np.ones(1)
+    for function in (arithmetic.add, arithmetic.sub, arithmetic.mul, arithmetic.minimum, arithmetic.maximum):
+        assert function("f64", a, b).view(np.uint64).tolist() == [F64_NAN[1]]
+    assert arithmetic.fma("f64", a, b, c).view(np.uint64).tolist() == [F64_NAN[1]]
+    assert arithmetic.fma("f64", a, one, c).view(np.uint64).tolist() == [quiet_c]
+    assert arithmetic.div("f64", b, a).view(np.uint64).tolist() == [F64_NAN[1]]
+
+
 def test_overflow_goes_to_infinity_or_stops_by_the_mode() -> None:
     large = np.array([3e38], np.float32)
     top = float(np.finfo(np.float32).max)
@@ -195,6 +205,15 @@ def test_ftz_takes_the_subnormals_of_f16_for_f16() -> None:
     assert numerics.encode("f16", arithmetic.mul("f16", normal, half, ftz=True)).tolist() == [0x0000]
     assert numerics.encode("f16", arithmetic.mul("f16", normal, half)).tolist() == [0x0200]
     assert numerics.encode("f16", arithmetic.minimum("f16", tiny, half, ftz=True)).tolist() == [0x8000]
+
+
+def test_ftz_looks_at_the_result_rounded_as_if_exponents_had_no_end() -> None:
+    smallest, below_one = np.array([2.0**-126], np.float32), np.array([1 - 2.0**-24], np.float32)
+    for mode in MODES:
+        assert arithmetic.mul("f32", smallest, below_one, mode, ftz=True).tolist() == [0.0]
+    assert arithmetic.mul("f32", smallest, below_one).tolist() == [2.0**-126]
+    a, b = (numerics.decode("f16", np.array([bits], np.uint16)) for bits in (0x0400, 0x8401))
+    assert arithmetic.fma("f16", a, b, a, ftz=True).tolist() == [2.0**-14]
 
 
 def test_extremes_order_zeros_and_let_nan_lose() -> None:

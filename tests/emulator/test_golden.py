@@ -6,6 +6,7 @@ which have bounds. Recorded by benchmarks/golden.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,14 @@ def test_emulator_writes_what_the_h200_wrote(name: str) -> None:
                 replay.replay(vector, recorded["input"])
             return
         got = replay.replay(vector, recorded["input"])
+        assert compare.differences(vector, got, recorded["output"]) == []
+
+
+@pytest.mark.parametrize("name", sorted(name for name in BY_NAME if "_fractions_" in name))
+def test_with_exact_sums_tensor_cores_write_the_h200_s_very_bytes(name: str) -> None:
+    vector = replace(BY_NAME[name], tolerances=())
+    with np.load(DATA / f"{name}.npz") as recorded:
+        got = replay.replay(vector, recorded["input"], exact_sums=True)
         assert compare.differences(vector, got, recorded["output"]) == []
 
 

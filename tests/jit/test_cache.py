@@ -164,9 +164,71 @@ def test_an_entry_that_cannot_be_read_for_now_is_a_miss_and_stays(
     store: Cache, entry: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", _raising(OSError(errno.ESTALE, "Stale file handle")))
+        patch.setattr(os, "open", _raising(OSError(errno.ESTALE, "Stale file handle")))
         assert store.lookup(KEY) is None
     assert store.lookup(KEY) is not None
+
+
+def _record_with(**changes: Any) -> Callable[[bytes], bytes]:
+    """Writes a record with other values and the checksum that they need."""
+
+    def rewritten(raw: bytes) -> bytes:
+        record = {**json.loads(raw)["entry"], **changes}
+        return json.dumps({"entry": record, "sha256": cache._sum_of(record)}).encode()
+
+    return rewritten
+
+
+STRANGE: dict[str, Callable[[bytes], bytes]] = {
+    "nested past the interpreter's limit": lambda raw: b"[" * 100_000,
+    "nested past it inside": lambda raw: b'{"entry":' * 5000 + b"1" + b"}" * 5000,
+    "a list": lambda raw: b"[]",
+    "null": lambda raw: b"null",
+    "a number past all range": lambda raw: b"1e999999",
+    "an entry that is a list": lambda raw: b'{"entry": [], "sha256": ""}',
+    "no text": lambda raw: b"\xff\xfe",
+    "thousands of digits": lambda raw: b"9" * 6000,
+    "a name that is a list": _record_with(name=["scale"]),
+    "a time that is a text": _record_with(created_seconds="yesterday"),
+    "resources of another kind": _record_with(resources={"registers": "8"}),
+    "resources in words": _record_with(resources={**vars(BINARY.resources), "registers": "8"}),
+    "warnings that are numbers": _record_with(warnings=[7511]),
+    "files that are a list": _record_with(files=[]),
+}
+
+
+@pytest.mark.parametrize("text", STRANGE)
+def test_a_record_that_says_anything_else_is_a_silent_miss(
+    store: Cache, source: Source, entry: Path, text: str, caught: list[Any]
+) -> None:
+    file = entry / "entry.json"
+    file.write_bytes(STRANGE[text](file.read_bytes()))
+    assert store.entries() == [] or text == "files that are a list"
+    assert store.find_source("s" * 32) is None
+    assert store.lookup(KEY) is None
+    assert store.trim(max_bytes=0) in (0, 1)
+    assert store.store(KEY, BINARY, source, "s" * 32), "the bad entry is in the way"
+    assert store.lookup(KEY) is not None
+    assert caught == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_the_place_of_a_file_is_a_miss_and_nobody_waits_for_it(store: Cache, entry: Path, name: str) -> None:
+    (entry / name).unlink()
+    os.mkfifo(entry / name, mode=0o600)
+    assert store.lookup(KEY) is None
+
+
+def test_parents_of_a_new_cache_folder_get_its_mode_whatever_the_umask(tmp_path: Path, source: Source) -> None:
+    before = os.umask(0)
+    try:
+        assert Cache(tmp_path / "one" / "two" / "cache").store(KEY, BINARY, source, "s")
+        assert Cache(tmp_path / "three" / "four" / "cache").write_note(b"[]")
+    finally:
+        os.umask(before)
+    made = [tmp_path / path for path in ("one", "one/two", "three", "three/four")]
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
 
 
 def _raising(error: OSError) -> Callable[..., Any]:

@@ -90,7 +90,9 @@ def test_a_wrong_note_neither_hides_what_is_there_nor_names_what_is_built(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "7", '[["path", 1]]', '[[1, "x", 2, 3]]', "\ud800"], ids=lambda text: repr(text)
+    "text",
+    ["", "{", "[]", "{}", "7", '[["path", 1]]', '[[1, "x", 2, 3]]', "\ud800", '[["p", 1e999, 1, "v"]]', "[" * 100_000],
+    ids=lambda text: repr(text[:30]),
 )
 def test_a_damaged_note_is_replaced(cache_folder: Path, fresh: Callable[[], None], text: str) -> None:
     first = build.build(make_source())

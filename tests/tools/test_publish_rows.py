@@ -43,7 +43,7 @@ def test_committed_files_are_small_and_name_device_day_and_versions() -> None:
         assert file.name.startswith(f"{facts['device'].split()[1].lower()}_{facts['date']}_")
         assert facts["driver_cuda"]
         assert facts["compiler"]
-        assert facts["command"].startswith("benchmarks/")
+        assert facts["command"].startswith(("benchmarks/", "tilewright "))
 
 
 def test_a_published_file_has_one_row_a_line_and_no_path_of_the_machine(tool: ModuleType, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ never copies, moves or launches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,12 +45,23 @@ class Adapter(ABC):
 
     library: str
     names_device: bool = True  # whether a view's location is complete without the driver's help
+    written: Callable[[tuple[Any]], None] | None = (
+        None  # tells the library that an array was written, if it wants to know
+    )
     is_emulated: bool = False  # whether its arrays in host memory are multiplied by the emulator; else they are refused
 
     @staticmethod
     @abstractmethod
     def owns(kind: type) -> bool:
         """Whether arrays of this type are this adapter's. Reads sys.modules; imports nothing."""
+
+    @staticmethod
+    def refusal_of(kind: type) -> tuple[str, str] | None:
+        """Why no array of a type that this adapter owns is served, and what works; None: each is looked at by itself.
+
+        Asked before the type is remembered, so that a refused type never reaches the warm path.
+        """
+        return None
 
     @abstractmethod
     def view(self, array: Any, name: str) -> View:

@@ -7,6 +7,7 @@ is how an array of ml_dtypes.bfloat16 spells it.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from tilewright.arrays.base import (
@@ -37,13 +38,20 @@ class CudaInterfaceAdapter(Adapter):
 
     def describe(self, a: Any, b: Any, out: Any | None) -> Any:
         operands = [("a", a), ("b", b)] if out is None else [("a", a), ("b", b), ("out", out)]
-        interfaces = [(name, array.__cuda_array_interface__) for name, array in operands]
+        interfaces = [(name, _interface_of(array, name)) for name, array in operands]
         views = [_view(interface, name) for name, interface in interfaces]
         described = describe_views(views[0], views[1], views[2] if len(views) == 3 else None)
         return described._replace(stream=_stream(interfaces))
 
     def view(self, array: Any, name: str) -> View:
-        return _view(array.__cuda_array_interface__, name)
+        return _view(_interface_of(array, name), name)
+
+
+def _interface_of(array: Any, name: str) -> dict[str, Any]:
+    interface = array.__cuda_array_interface__
+    if not isinstance(interface, dict):
+        raise _malformed(name, "the whole", interface, "a dict")
+    return interface
 
 
 def _view(interface: dict[str, Any], name: str) -> View:
@@ -53,15 +61,47 @@ def _view(interface: dict[str, Any], name: str) -> View:
             rule="a product has no missing elements",
             works=f"fill the masked elements of {name}",
         )
-    typestring = interface["typestr"]
+    typestring = interface.get("typestr")
+    if not isinstance(typestring, str):
+        raise _malformed(name, "typestr", typestring, "a text such as '<f2'")
     dtype = named_dtype(_SPELLINGS.get(typestring, typestring), name)
-    address, is_read_only = interface["data"]
+    address, is_read_only = _data(interface.get("data"), name)
     if name == "out" and is_read_only:
         raise read_only(name, "CUDA")
-    shape = tuple(interface["shape"])
+    shape = _whole_numbers(interface.get("shape"), name, "shape")
+    if min(shape, default=0) < 0:
+        raise _malformed(name, "shape", shape, "a tuple of sizes from 0 up")
     strides_bytes = interface.get("strides")
+    if strides_bytes is not None:
+        strides_bytes = _whole_numbers(strides_bytes, name, "strides")
+        if len(strides_bytes) != len(shape):
+            raise _malformed(name, "strides", strides_bytes, f"None, or as many numbers as shape has, {len(shape)}")
     strides = packed_strides(shape) if strides_bytes is None else element_strides(strides_bytes, dtype, name)
-    return View(address or 0, shape, strides, dtype, Location("cuda", UNKNOWN_ORDINAL))
+    return View(address, shape, strides, dtype, Location("cuda", UNKNOWN_ORDINAL))
+
+
+def _data(given: Any, name: str) -> tuple[int, bool]:
+    """The address, 0 for none, and whether what lies there may only be read."""
+    if isinstance(given, tuple) and len(given) == 2:
+        address, is_read_only = given
+        if address is None or (isinstance(address, int) and 0 <= address < 2**64):
+            return address or 0, bool(is_read_only)
+    raise _malformed(name, "data", given, "a tuple of an address and whether it may only be read")
+
+
+def _whole_numbers(given: Any, name: str, field: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(operator.index, given))
+    except TypeError:
+        raise _malformed(name, field, given, "a tuple of whole numbers") from None
+
+
+def _malformed(name: str, field: str, given: object, wanted: str) -> UnsupportedError:
+    return UnsupportedError(
+        asked=f"{name} with a __cuda_array_interface__ in which {field} is {given!r}",
+        rule=f"{field} is {wanted} (CUDA array interface, version 3)",
+        works=f"export {name} as its library documents, or pass an array that speaks DLPack",
+    )
 
 
 def _stream(interfaces: list[tuple[str, dict[str, Any]]]) -> int:
@@ -69,9 +109,15 @@ def _stream(interfaces: list[tuple[str, dict[str, Any]]]) -> int:
 
     Source: the interface's synchronisation rules: work that is enqueued on the stream an array names needs no
     synchronisation with its producer; 1 and 2 are the default streams; 0 is not allowed.
-    Raises: UnsupportedError: two streams, which nothing orders, or stream 0.
+    Raises: UnsupportedError: two streams, which nothing orders, stream 0, or something that is no stream.
     """
-    named = {interface["stream"]: name for name, interface in interfaces if interface.get("stream") is not None}
+    named: dict[int, str] = {}
+    for name, interface in interfaces:
+        stream = interface.get("stream")
+        if isinstance(stream, int) and not isinstance(stream, bool) and 0 <= stream < 2**64:
+            named.setdefault(stream, name)
+        elif stream is not None:
+            raise _malformed(name, "stream", stream, "None, 1, 2 or the address of a stream")
     if not named:
         return LEGACY_STREAM
     if len(named) > 1 or 0 in named:
@@ -81,4 +127,4 @@ def _stream(interfaces: list[tuple[str, dict[str, Any]]]) -> int:
             rule="the work is enqueued on the one stream that all arrays name; 0 names none",
             works="synchronise the streams, then export the arrays with stream None",
         )
-    return int(next(iter(named)))
+    return next(iter(named))

@@ -89,7 +89,7 @@ class DLPackAdapter(Adapter):
             )
         # The capsule is only read. Its name is left as it is, so it frees what it holds when it goes out of scope; the
         # caller's array keeps the memory alive.
-        capsule = _capsule_of(array, None if kind == _CPU else LEGACY_STREAM)
+        capsule = _capsule_of(array, None if kind == _CPU else LEGACY_STREAM, name)
         tensor, is_read_only = _tensor_of(capsule, name)
         if name == "out" and is_read_only:
             raise read_only(name, type(array).__module__.split(".")[0])
@@ -100,11 +100,18 @@ class DLPackAdapter(Adapter):
         return View((tensor.data or 0) + tensor.byte_offset, shape, strides, dtype, location)
 
 
-def _capsule_of(array: Any, stream: int | None) -> Any:
+def _capsule_of(array: Any, stream: int | None, name: str) -> Any:
     try:
-        return array.__dlpack__(stream=stream, max_version=_VERSION, copy=False)
-    except TypeError:  # a producer from before version 1 knows neither argument
-        return array.__dlpack__(stream=stream)
+        try:
+            return array.__dlpack__(stream=stream, max_version=_VERSION, copy=False)
+        except TypeError:  # a producer from before version 1 knows neither argument
+            return array.__dlpack__(stream=stream)
+    except BufferError as failure:  # the protocol's word for an array that cannot be exported
+        raise UnsupportedError(
+            asked=f"{name}, a {type(array).__qualname__} that DLPack does not export",
+            rule=str(failure).splitlines()[0] if str(failure) else "its library gives no reason",
+            works=f"pass a copy of {name} in plain memory of the GPU",
+        ) from failure
 
 
 def _tensor_of(capsule: Any, name: str) -> tuple[_Tensor, bool]:

@@ -30,7 +30,7 @@ BY_TYPE: dict[type, Adapter] = {}
 def adapter_of(array: Any, name: str) -> Adapter:
     """The adapter of operand `name`.
 
-    Raises: UnsupportedError: an object of no known library and no known protocol.
+    Raises: UnsupportedError: an object of no known library and no known protocol, or of a type that is refused whole.
     """
     kind = type(array)
     found = BY_TYPE.get(kind)
@@ -38,6 +38,9 @@ def adapter_of(array: Any, name: str) -> Adapter:
         return found
     for adapter_kind in _KINDS:
         if adapter_kind.owns(kind):
+            if (refused := adapter_kind.refusal_of(kind)) is not None:
+                rule, works = refused
+                raise UnsupportedError(asked=f"{name}, a {kind.__qualname__} tensor", rule=rule, works=works)
             found = _instances.setdefault(adapter_kind, adapter_kind())
             if len(BY_TYPE) >= MAX_TYPES:
                 BY_TYPE.clear()
@@ -45,8 +48,8 @@ def adapter_of(array: Any, name: str) -> Adapter:
             return found
     raise UnsupportedError(
         asked=f"{name}, a {kind.__module__}.{kind.__qualname__}",
-        rule="arrays are those of torch, CuPy, and anything with __dlpack__ or __cuda_array_interface__",
-        works="make an array of one of them on the GPU",
+        rule="arrays are those of torch, CuPy, NumPy, and anything with __dlpack__ or __cuda_array_interface__",
+        works="make an array of one of them on the GPU, or a NumPy array for the emulator",
     )
 
 

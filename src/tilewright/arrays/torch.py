@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Hashable
+from types import SimpleNamespace
 from typing import Any
 
 from tilewright.arrays.base import ADDRESS_MASK, Adapter, named_dtype
 from tilewright.dtypes import ALL, DType
 from tilewright.errors import UnsupportedError
 from tilewright.tensor import Location, View
+
+
+_NO_FORWARD_AD = SimpleNamespace(_current_level=-1)  # no level is ever open
 
 
 class TorchAdapter(Adapter):
@@ -21,14 +26,16 @@ class TorchAdapter(Adapter):
         self._torch: Any = sys.modules["torch"]
         spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
         self._dtypes = {dtype.name: getattr(self._torch, spellings[dtype.name]) for dtype in ALL}
-        self._bf16 = self._dtypes["bf16"]
         private = self._torch._C
         # torch's own compiled code calls these three; each has a documented, slower stand-in below.
         self._raw_stream: Callable[[int], int] | None = getattr(private, "_cuda_getCurrentRawStream", None)
         self._current: Callable[[], int] | None = getattr(private, "_cuda_getDevice", None)
         guards = getattr(getattr(private, "_dynamo", None), "guards", None)
         self._empty_strided: Callable[..., Any] | None = getattr(guards, "_empty_strided_cuda", None)
-        self._written: Callable[[tuple[Any]], None] = getattr(private, "_increment_version", _one_by_one(self._torch))
+        self.written = getattr(private, "_increment_version", _one_by_one(self._torch))
+        self._forward = getattr(getattr(self._torch, "autograd", None), "forward_ad", _NO_FORWARD_AD)
+        if not hasattr(self._forward, "_current_level"):  # a torch whose level has another name: each call asks it
+            self._forward = SimpleNamespace(_current_level=0, unpack_dual=self._forward.unpack_dual)
         if self._raw_stream is not None:
             self.stream = self._raw_stream  # type: ignore[method-assign]  # the warm path calls the C function itself
 
@@ -37,19 +44,37 @@ class TorchAdapter(Adapter):
         tensor = getattr(sys.modules.get("torch"), "Tensor", None)
         return tensor is not None and issubclass(kind, tensor)
 
+    @staticmethod
+    def refusal_of(kind: type) -> tuple[str, str] | None:
+        """Classes that give torch's operations a meaning of their own: what their memory holds is not their value."""
+        torch = sys.modules["torch"]
+        private = getattr(torch, "_C", None)
+        for name, works in (
+            ("__torch_dispatch__", "pass the plain tensor that it stands for, such as .to_local() of a DTensor"),
+            ("__torch_function__", "pass the plain tensor that it stands for, such as x.as_subclass(torch.Tensor)"),
+        ):
+            plain = (
+                inspect.getattr_static(torch.Tensor, name, None),
+                getattr(private, f"_disabled{name.removesuffix('__').removeprefix('_')}_impl", None),
+            )
+            if inspect.getattr_static(kind, name, None) not in plain:
+                return f"its class has a {name} of its own, which a kernel does not run", works
+        return None
+
     def describe(self, a: Any, b: Any, out: Any | None) -> tuple[Hashable, tuple[int, ...], int | None]:
         """Cost: 1.5 us with out (measured, 2-core x86 host, 2026-11-30), about half of all that one call costs here.
 
-        A tensor with the negative bit shares its base's address and metadata but not its values, so the bit is read on
-        each call; only complex types make such views, and none of them has bf16 parts. Writing out raises its version,
-        so that autograd refuses a backward pass that had saved the old contents (0.1 us).
+        A tensor with the negative bit shares its base's address and metadata but not its values, and a dual tensor of
+        forward-mode differentiation has its primal's: so both are asked after on each call (0.04 us a bit; the level 0.01).
         """
         a_dtype, b_dtype = a.dtype, b.dtype
         try:
             if out is None:
                 if a.requires_grad or b.requires_grad:
                     self._check_gradients(a, b, None)
-                if not (a_dtype is b_dtype is self._bf16) and (a.is_neg() or b.is_neg()):
+                if self._forward._current_level >= 0:
+                    self._check_tangents(a, b, None)
+                if a.is_neg() or b.is_neg():
                     self._view_all(a, b, None)
                 key: Hashable = (
                     a.shape, a.stride(), a_dtype, a.get_device(),
@@ -59,9 +84,10 @@ class TorchAdapter(Adapter):
             out_dtype = out.dtype
             if a.requires_grad or b.requires_grad or out.requires_grad:
                 self._check_gradients(a, b, out)
-            if not (a_dtype is b_dtype is out_dtype is self._bf16) and (a.is_neg() or b.is_neg() or out.is_neg()):
+            if self._forward._current_level >= 0:
+                self._check_tangents(a, b, out)
+            if a.is_neg() or b.is_neg() or out.is_neg():
                 self._view_all(a, b, out)
-            self._written((out,))
             address = out.data_ptr()
             key = (
                 a.shape, a.stride(), a_dtype, a.get_device(),
@@ -100,9 +126,6 @@ class TorchAdapter(Adapter):
     def _refusal(self, array: Any) -> tuple[str, str] | None:
         """What kind of tensor without plain memory this is, and what would work; None for a plain one."""
         torch = self._torch
-        kind = type(array)
-        if kind.__torch_dispatch__ != torch.Tensor.__torch_dispatch__:
-            return kind.__name__, "pass the plain tensor that it stands for, such as .to_local() of a DTensor"
         if array.is_nested:
             return "nested", "use .to_padded_tensor(0.0)"
         if array.layout != torch.strided:
@@ -133,6 +156,16 @@ class TorchAdapter(Adapter):
             rule="matmul runs outside of autograd: its result would have no gradient",
             works=f"pass {wanting[0]}.detach() or call it under torch.no_grad()",
         )
+
+    def _check_tangents(self, a: Any, b: Any, out: Any | None) -> None:
+        """Raises UnsupportedError for a dual tensor: its tangent would be lost, or an out would keep its old one."""
+        for name, array in (("a", a), ("b", b), ("out", out)):
+            if array is not None and self._forward.unpack_dual(array).tangent is not None:
+                raise UnsupportedError(
+                    asked=f"{name}, a dual tensor of forward-mode differentiation",
+                    rule="matmul runs outside of autograd: its result would have no tangent",
+                    works=f"pass torch.autograd.forward_ad.unpack_dual({name}).primal, or use torch.matmul",
+                )
 
     def stream(self, ordinal: int) -> int:
         """Cost: 0.2 us through the raw getter, 8 us through the stand-in (measured, H200's host, 2026-11-29)."""

@@ -8,7 +8,6 @@ its call names. An operand's extent comes from its tensor maps, from its pointer
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from tilewright import device as devices
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
 from tilewright.device import Device
 from tilewright.emulator import tiled
+from tilewright.emulator.banks import matrix
 from tilewright.emulator.events import Finding as Finding
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
@@ -70,8 +70,7 @@ class EmulatedBackend:
     findings: tuple[Finding, ...] = ()
 
     def __post_init__(self) -> None:
-        self._lent: dict[int, int] = {}
-        self._lock = threading.Lock()
+        self._lent: dict[int, int] = {}  # one step each, so no lock, which a forked child could find held
 
     def device(self, ordinal: int) -> Device:
         """The emulated device."""
@@ -85,8 +84,7 @@ class EmulatedBackend:
 
     def lend(self, address: int, num_bytes: int) -> None:
         """Says how many bytes from an address a kernel may touch, for operands whose arguments do not."""
-        with self._lock:
-            self._lent[address] = num_bytes
+        self._lent[address] = num_bytes
 
     def load(self, binary: Binary, ordinal: int, launch: Launch) -> EmulatedKernel:
         """A kernel that can be launched here.
@@ -178,8 +176,7 @@ class EmulatedBackend:
 
     def clear(self) -> None:
         """Forgets what was lent."""
-        with self._lock:
-            self._lent.clear()
+        self._lent.clear()
 
 
 def emulated(model: str | Device = "h200", **choices: Any) -> EmulatedBackend:
@@ -210,7 +207,7 @@ def turns_of_a_read(tensor_map: TensorMap) -> int:
     1 is no conflict. By rule, from a box that starts at a multiple of 1024.
     """
     box = _tiled(tensor_map, 0)
-    found = banks.matrix(tiled.shared_chunks(8, box.row_bytes, box.swizzle_bytes, 0).T)
+    found = matrix(tiled.shared_chunks(8, box.row_bytes, box.swizzle_bytes, 0).T)
     return found.wavefronts // found.ideal
 
 

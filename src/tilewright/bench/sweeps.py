@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from tilewright.backends.base import Backend, MapArgument
 from tilewright.calls import Ledger
@@ -24,7 +24,10 @@ from tilewright.kernels.render import render
 from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
 
+Row = dict[str, Any]
+
 PROBLEM = packed(8192, 8192, 8192)  # what every sweep multiplies: bf16, TN
+CUBLAS = "cublas"  # the variant that every sweep is timed beside
 
 Counters = Literal["traffic", "banks"]
 
@@ -38,7 +41,7 @@ _MORE_TILES = (
     Config(tile_m=256, tile_n=208, stages=3, halves=True, k_back_and_forth=True),
     Config(tile_m=256, tile_n=160, stages=4, store_slots=1, halves=True, k_back_and_forth=True),
 )
-_NARROWEST = 64  # columns of the production tiles that are swept: narrower ones are for other shapes
+_NARROWEST = 128  # columns of the production tiles that are swept: narrower ones are for other shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +155,7 @@ def sweep(name: str, device: Device) -> Sweep:
     """The sweep of that name. Raises: UnsupportedError: there is none."""
     found = {each.name: each for each in sweeps(device)}
     if name not in found:
-        raise UnsupportedError(
-            asked=f"sweep {name!r}", rule=f"sweeps are {', '.join(found)}", works="name one of them"
-        )
+        raise UnsupportedError(asked=f"sweep {name!r}", rule=f"sweeps are {', '.join(found)}", works="name one of them")
     return found[name]
 
 
@@ -169,6 +170,23 @@ def sources(chosen: Iterable[Sweep], device: Device) -> list[Source]:
     return list({source.digest(""): source for source in found}.values())
 
 
+def described(sweep: Sweep, variant: Variant) -> Row:
+    """The columns that say which variant a row is of."""
+    return {
+        "sweep": sweep.name,
+        "variant": variant.name,
+        "family": variant.family,
+        "config": str(variant.config),
+        "words": list(variant.config.words()),
+        "m": PROBLEM.m,
+        "n": PROBLEM.n,
+        "k": PROBLEM.k,
+        "dtype": PROBLEM.dtype.name,
+        "out_dtype": PROBLEM.out_dtype.name,
+        "b_major": PROBLEM.b_major,
+    }
+
+
 def _order() -> Iterator[Variant]:
     for base in (_TALL, _WIDE):
         tile = f"{base.tile_m}x{base.tile_n}"
@@ -180,7 +198,10 @@ def _order() -> Iterator[Variant]:
         yield _production(f"{tile} column by column", base.replace(schedule="linear"))
         own = base.replace(k_back_and_forth=False)
         yield _production(f"{tile} groups of {own.group_m}, k always forwards", own)
-    for number, name in (("v10", "128x256 in pairs, groups of 8 pairs (v10)"), ("v11", "128x256 in pairs, Hilbert (v11)")):
+    for number, name in (
+        ("v10", "128x256 in pairs, groups of 8 pairs (v10)"),
+        ("v11", "128x256 in pairs, Hilbert (v11)"),
+    ):
         rung = next(rung for rung in RUNGS if rung.number == number)
         yield Variant(name=name, family=rung.name, config=rung.config)
 
@@ -190,7 +211,9 @@ def _clusters(device: Device) -> Iterator[Variant]:
         for rows, columns, what in ((1, 1, "alone"), (2, 1, "2x1, b multicast"), (1, 2, "1x2, a multicast")):
             config = base.replace(cluster_m=rows, cluster_n=columns)
             cluster_rows = config.tiles(PROBLEM)[0] // rows
-            group = group_rows(cluster_rows, base.tile_m * rows, base.tile_n * columns, device.num_sms // (rows * columns))
+            group = group_rows(
+                cluster_rows, base.tile_m * rows, base.tile_n * columns, device.num_sms // (rows * columns)
+            )
             yield _production(f"{base.tile_m}x{base.tile_n} {what}", config.replace(group_m=group))
 
 

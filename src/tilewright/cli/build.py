@@ -48,8 +48,9 @@ def build(
         terminal.print_json({"folder": str(into.absolute()), "products": len(shapes), "kernels": rows})
         return
     typer.echo(
-        f"{len(shapes)} products, {len(binaries)} distinct kernels, {terminal.bytes_text(size_bytes)} of cubins "
-        f"for {target} in {into}"
+        f"{terminal.count_text(len(shapes), 'product', 'products')}, "
+        f"{terminal.count_text(len(binaries), 'distinct kernel', 'distinct kernels')}, "
+        f"{terminal.bytes_text(size_bytes)} of cubins for {target} in {into}"
     )
     typer.echo(f"serve them with TILEWRIGHT_PREBUILT={into.absolute()}")
 

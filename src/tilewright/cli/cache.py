@@ -48,7 +48,8 @@ def list_entries(as_json: JsonOption = False) -> None:
     ]
     if rows:
         terminal.print_table("", ("kernel", "target", "compiler", "size", "age", "key"), rows)
-    typer.echo(f"{len(entries)} entries, {terminal.bytes_text(folder.total_bytes())} in {_path(folder) or 'no folder'}")
+    size = terminal.bytes_text(folder.total_bytes())
+    typer.echo(f"{_entries(len(entries))}, {size} in {_path(folder) or 'no folder'}")
 
 
 @app.command("path")
@@ -63,13 +64,17 @@ def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
     folder = _user_cache()
     size_bytes, count = folder.total_bytes(), len(folder.entries())
     if not yes:
-        typer.confirm(f"Remove {count} entries ({terminal.bytes_text(size_bytes)}) from {_path(folder)}?", abort=True)
+        typer.confirm(f"Remove {_entries(count)} ({terminal.bytes_text(size_bytes)}) from {_path(folder)}?", abort=True)
     removed = folder.clear()
     left = len(folder.entries())
-    typer.echo(f"removed {removed - left} entries")
+    typer.echo(f"removed {_entries(removed - left)}")
     if left:
-        terminal.note(f"{left} entries could not be removed from {_path(folder)}: it cannot be written")
+        terminal.note(f"{_entries(left)} could not be removed from {_path(folder)}: it cannot be written")
         raise typer.Exit(terminal.EXIT_FAILED)
+
+
+def _entries(count: int) -> str:
+    return terminal.count_text(count, "entry", "entries")
 
 
 def _user_cache() -> Cache:

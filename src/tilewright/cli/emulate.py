@@ -199,8 +199,11 @@ def check_into(answer: Emulation, plan: Plan, backend: EmulatedBackend, name: st
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar of CTAs on standard error while they run; gives the function to tell of (done, in all)."""
+def progress_bar(total: int | None) -> Iterator[Callable[[int, int], None]]:
+    """A bar of CTAs on a terminal while they run; gives the function to tell of (done, in all) of each launch.
+
+    `total` of all launches; None: one launch, which says itself how many they are.
+    """
     from rich import progress  # see terminal.console()
 
     columns = (
@@ -210,13 +213,16 @@ def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
         progress.TextColumn("CTAs"),
         progress.TimeElapsedColumn(),
     )
-    with progress.Progress(*columns, console=terminal.console(stderr=True), transient=True) as bar:
+    console = terminal.console(stderr=True)
+    with progress.Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total)
         last = 0
 
-        def advance(done: int, of: int) -> None:
+        def advance(done: int, in_all: int) -> None:
             nonlocal last
-            bar.advance(task, done - (last if done > last else 0))
+            if total is None:
+                bar.update(task, total=in_all)
+            bar.advance(task, done - (last if done > last else 0))  # fewer than before: another launch has begun
             last = done
 
         yield advance
@@ -236,7 +242,7 @@ def _file(what: list[str], launch: Path | None, save: Path | None, choices: dict
     ptx = _text(path) if path.suffix == ".ptx" else _compiled(path, described.entry)
     answer = Emulation(f"{path} as {launch} launches it", described.num_bytes)
     started = time.perf_counter()
-    with progress_bar(0) as advance:
+    with progress_bar(None) as advance:
         try:
             answer.report = described.run(ptx, progress=advance, **choices)
             answer.findings = answer.report.findings
@@ -346,14 +352,15 @@ def print_verdict(answer: Emulation, *, checked: bool) -> None:
         typer.echo("findings: none" if checked else "findings: not looked for (--no-checks)")
 
 
-def print_mix(report: Report) -> None:
-    """Warp instructions by family."""
+def print_mix(report: Report, longest: int = 1000) -> None:
+    """Warp instructions by family, the `longest` most frequent one by one."""
     from tilewright.bench import emulated  # see _rung_plan()
 
     total = max(report.warp_instructions, 1)
-    rows = [
-        (name, str(count), f"{count / total:.1%}") for name, count in emulated.families(report.instructions).items()
-    ]
+    counts = list(emulated.families(report.instructions).items())
+    rest = sum(count for _, count in counts[longest:])
+    shown = [*counts[:longest], *([(f"{len(counts) - longest} others", rest)] if rest else [])]
+    rows = [(name, str(count), f"{count / total:.1%}") for name, count in shown]
     terminal.print_table("Warp instructions", ("family", "count", "share"), rows)
 
 

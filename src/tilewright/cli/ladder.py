@@ -118,7 +118,9 @@ def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int 
                 f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True
             )
     command = " ".join(["tilewright", *sys.argv[1:]])
-    return rows, facts(backend()) | {"command": command}, COLUMNS, cells(rows)
+    compilers = sorted({row["compiler"] for row in rows if row.get("compiler")})
+    told = facts(backend()) | {"compiler": ", ".join(compilers), "command": command}
+    return rows, told, COLUMNS, cells(rows)
 
 
 def _emulated(names: Sequence[str], problem: Problem, reason: str) -> Answer:

@@ -37,12 +37,15 @@ if TYPE_CHECKING:
     from tilewright.timing import Mode
 
 ORDINAL = 0  # the first GPU that CUDA_VISIBLE_DEVICES leaves
+SHOWN_FAMILIES = 8  # of instructions; `tilewright emulate` shows all
 
 
 @dataclass
 class Answer:
-    """What a run found out. `reason`: why no GPU executed it; `emulation`: what the emulator said then, if it was asked;
-    `unasked`: why it was not. `untimed`: why nothing was timed.
+    """What a run found out.
+
+    `reason`: why no GPU executed it; `emulation`: what the emulator said then, if it was asked; `unasked`: why it was
+    not; `untimed`: why nothing was timed.
     """
 
     plan: Plan
@@ -208,7 +211,7 @@ def _print(answer: Answer, *, checked: bool) -> None:
         typer.secho(f"executed in the emulator, the PTX above on this CPU: {answer.reason}", fg=typer.colors.YELLOW)
         print_verdict(answer.emulation, checked=checked)
         if answer.emulation.report is not None:
-            print_mix(answer.emulation.report)
+            print_mix(answer.emulation.report, SHOWN_FAMILIES)
         typer.echo(f"{answer.emulation.seconds:.1f} s of emulation, which say nothing of a GPU's time")
         return
     if answer.reason:

@@ -102,6 +102,11 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
+def count_text(count: int, one: str, many: str) -> str:
+    """A number of things, and the word for that many of them."""
+    return f"{count} {one if count == 1 else many}"
+
+
 def bytes_text(count: int) -> str:
     """Bytes in the unit that leaves one to three digits before the point."""
     size = float(count)

@@ -1,9 +1,9 @@
 """Arithmetic of PTX with one rounding: sums, products, fused multiply-add, quotients, roots, extremes, approximations.
 
 Works on values as numerics.py defines them. Knows nothing of registers, opcodes or memory. NaN results are the
-format's canonical NaN, but for f64: there the first NaN operand's sign and payload go on, quiet, and an invalid
-operation gives 0xFFF8000000000000 (golden vectors f64_sums and f64_fma; which of several NaN goes on is not certain:
-nan_f64). `ftz` takes the format's subnormals as zeros, going in and coming out; `sat` clamps to 0 .. 1, NaN to 0.
+format's canonical NaN, but for f64: there a NaN operand's sign and payload go on, quiet, and an invalid operation gives
+0xFFF8000000000000 (golden vectors f64_sums, f64_fma, nan_f64). `ftz` takes the format's subnormals as zeros, going in
+and coming out; `sat` clamps to 0 .. 1, NaN to 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from tilewright.emulator.exact import Array, directed_sum64, odd_sum, to_odd, two_sum
-from tilewright.emulator.numerics import NAN32, NAN64, QUIET64, canonical, decode, encode, flush
+from tilewright.emulator.numerics import NAN32, NAN64, QUIET64, canonical, decode, encode, flush, flush_result
 
 # How far the hardware's approximation may lie from ours: its own error and our rounding. Source: PTX ISA, the notes of
 # rcp and div (1 and 2 ulps), sin and cos (2^-20.5 up to 2 pi) and tanh (2^-11); the others: measured, H200, golden
@@ -46,7 +46,8 @@ def add(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sa
 
 def sub(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
     """a - b."""
-    return _finish(fmt, _exact_sum, (a, -np.asarray(b)), mode, ftz, sat, False)
+    b = np.asarray(b)
+    return _finish(fmt, _exact_sum, (a, np.where(np.isnan(b), b, -b)), mode, ftz, sat, False)
 
 
 def mul(fmt: str, a: Array, b: Array, mode: str = "rn", *, ftz: bool = False, sat: bool = False) -> Array:
@@ -85,30 +86,36 @@ def _finish(
     """The operation on float64 copies, rounded to odd, then once to the format."""
     inputs = [flush(np.asarray(o), fmt) if ftz else np.asarray(o) for o in operands]
     with np.errstate(all="ignore"):
-        if mode == "rn" and exact in _NATIVE and fmt in ("f32", "f64"):
+        if mode == "rn" and exact in _NATIVE and (fmt == "f64" or (fmt == "f32" and not ftz)):
             result = np.asarray(_NATIVE[exact](*inputs))
-            result = flush(result) if ftz else result
         elif fmt == "f64":
             result = np.asarray(exact(*inputs, mode, False))
         else:
             wide = _wide_fma(*inputs) if fmt == "f32" and mode == "rn" and exact is _exact_fma else None
             if wide is None:
                 wide = exact(*(i.astype(np.float64) for i in inputs), mode, True)
-            result = decode(fmt, encode(fmt, wide, mode, relu=relu, ftz=ftz))
-            result = flush(result, fmt) if ftz else result
-    result = _with_nan_operands(result, inputs) if fmt == "f64" else canonical(fmt, result)
+            wide = flush_result(fmt, wide, mode) if ftz else wide
+            result = decode(fmt, encode(fmt, wide, mode, relu=relu))
+    if fmt == "f64":
+        result = with_nan_operands(result, *(reversed(inputs) if exact is _exact_quotient else inputs))
+    else:
+        result = canonical(fmt, result)
     if sat:
         result = np.where(result > 0, np.minimum(result, 1), result.dtype.type(0))
     return result
 
 
-def _with_nan_operands(result: Array, operands: list[Array]) -> Array:
-    """The f64 result with every NaN as the H200 writes it."""
+def with_nan_operands(result: Array, *operands: Array) -> Array:
+    """The f64 result with every NaN as the H200 writes it: the second operand's goes before the third's, the first's
+    comes last; but a quotient's goes on from the first.
+
+    Source: golden vector nan_f64.
+    """
     nan = np.isnan(result)
     if not nan.any():
         return result
     bits = np.full(result.shape, NAN64).view(np.uint64)
-    for operand in reversed(operands):
+    for operand in (operands[0], *reversed(operands[1:])):
         bits = np.where(np.isnan(operand), operand.view(np.uint64) | QUIET64, bits)
     return np.where(nan, bits, result.view(np.uint64)).view(np.float64)
 
@@ -263,7 +270,7 @@ def _extreme(fmt: str, a: Array, b: Array, ftz: bool, nan: bool, xorsign_abs: bo
     with np.errstate(invalid="ignore"):
         takes_a = (a > b) if side > 0 else (a < b)
         tie = (a == b) & (np.signbit(b) if side > 0 else np.signbit(a))
-    result = np.where(takes_a | tie | np.isnan(b), a, b)
+    result = np.where(takes_a | tie | (np.isnan(b) & ~np.isnan(a)), a, b)  # of two NaN b's: golden vector nan_f64
     if nan:
         result = np.where(np.isnan(a) | np.isnan(b), NAN64 if fmt == "f64" else NAN32, result)
     if xorsign_abs:

@@ -12,6 +12,7 @@ from tilewright.emulator import tiled
 from tilewright.emulator.atomics import reduce_bytes
 from tilewright.emulator.barriers import BarrierError
 from tilewright.emulator.engines import Work, error_at, signal
+from tilewright.emulator.fragments import CHUNK_BYTES
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _shared_runs(tensor_map: tiled.TiledMap, box: tiled.Box, offset: int) -> tup
     """(starts, length) of what a box touches in a window: one run, or chunks where its rows leave gaps."""
     if tensor_map.shared_bytes == tensor_map.box_bytes:
         return np.array([offset], np.int64), tensor_map.box_bytes
-    return box.shared.reshape(-1), tiled.CHUNK_BYTES
+    return box.shared.reshape(-1), CHUNK_BYTES
 
 
 @dataclass(eq=False, kw_only=True)

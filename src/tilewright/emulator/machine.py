@@ -38,6 +38,7 @@ class Machine:
         smem_base: int,
         max_blocks: int,
         count_banks: bool,
+        exact_sums: bool,
         resident_clusters: int,
         progress: Callable[[int, int], None] | None,
     ) -> None:
@@ -50,6 +51,7 @@ class Machine:
         self.width = width
         self.observer = observer
         self.max_blocks = max_blocks
+        self.exact_sums = exact_sums
         self.resident_clusters = resident_clusters
         self.progress = progress
         layout = kernel.shared_layout

@@ -81,6 +81,7 @@ def run(
     checks: bool = False,
     observer: Observer | None = None,
     banks: bool = False,
+    exact_sums: bool = False,
     smem_base: int = SMEM_BASE,
     max_blocks: int = MAX_BLOCKS,
     resident: int | None = None,
@@ -91,7 +92,7 @@ def run(
     `params`: the parameter block, or one value a parameter (int, float, bytes). `width`: threads in one vector; wider
     is faster and the default, "warp" interleaves most. `resident`: clusters at once; by default one after another,
     unless the kernel may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely
-    on its alignment.
+    on its alignment. `exact_sums`: tensor cores round as the H200's do (sums.py), not as float32 sums do.
 
     Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a
     rule that the kernel broke.
@@ -115,6 +116,7 @@ def run(
         smem_base=smem_base,
         max_blocks=max_blocks,
         count_banks=banks,
+        exact_sums=exact_sums,
         resident_clusters=_resident(kernel, geometry, clusters, chosen, resident),
         progress=progress,
     )

@@ -319,21 +319,12 @@ def _fill(tensor_map: TiledMap, row_bytes: int) -> Bytes:
 
 
 def _converted(element: str, rows: Bytes) -> Bytes:
-    """What a load makes of float32 elements on the way: tf32 rounds to nearest even and leaves NaN and infinity
-    alone, ftz flushes subnormals.
+    """What a load makes of tf32 elements on the way: it rounds to nearest even, NaN to the format's own. The _ftz of a
+    map does nothing to a load: subnormals come as they are, or rounded.
 
-    Source: golden vector tma_load_tf32 shows only that 13 bits go. Nearest even: measured on another chip (triton pull
-    request 11751). Not certain: golden vectors tma_load_rounding_*.
+    Source: golden vectors tma_load_rounding_tf32, tma_load_rounding_tf32_ftz, tma_load_rounding_f32_ftz.
     """
-    if not element.startswith(("f32_", "tf32")):
-        return rows
-    values = rows.view(np.float32)
-    if element.endswith("_ftz"):
-        values = numerics.flush(values)
-    bits = values.view(np.uint32)
-    if element.startswith("tf32"):
-        bits = np.where(np.isnan(values), bits, numerics.encode("tf32", values))
-    return bits.view(np.uint8)
+    return numerics.encode("tf32", rows.view(np.float32)).view(np.uint8) if element.startswith("tf32") else rows
 
 
 def _chunk_view(buffer: Bytes, start: int) -> tuple[NDArray[Any], int]:

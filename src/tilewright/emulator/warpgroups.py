@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator import fragments, numerics
+from tilewright.emulator import fragments, numerics, sums
 from tilewright.emulator.engines import Work, error_at
 from tilewright.emulator.events import Site
 from tilewright.emulator.values import STORAGE, InFlight
@@ -94,7 +94,9 @@ class Wgmma(Work):
             if self.metadata is not None:
                 columns = fragments.wgmma_sparse_columns(self.metadata, self.selector, shape.k, shape.bits)
                 a = fragments.sparse_expand(a, columns[row : row + num_rows], shape.k)
-            tile.values = multiplied(shape, a, b, tile.values if self.scale_d else None, self.negate)
+            tile.values = multiplied(
+                shape, a, b, tile.values if self.scale_d else None, self.negate, machine.exact_sums
+            )
         self.parts = {}  # accumulators live on in their registers
 
     def _operand(
@@ -142,8 +144,11 @@ def decoded(kind: str, bits: Array) -> Array:
     return np.asarray(numerics.decode(kind, bits))
 
 
-def multiplied(shape: Any, a: Array, b: Array, c: Array | None, negate: bool) -> Array:
-    """a (rows, k) x b (n, k) transposed + c in the accumulators' type: float32, float32 holding f16, or int32."""
+def multiplied(shape: Shape, a: Array, b: Array, c: Array | None, negate: bool, exact: bool) -> Array:
+    """a (rows, k) x b (n, k) transposed + c in the accumulators' type: float32, float32 holding f16, or int32.
+    `exact`: with the hardware's own roundings."""
+    if exact and has_model(shape, a, b, c):
+        return sums.multiply_accumulate(shape.a, -a if negate else a, b.T, c, shape.d)
     product = a @ b.T
     if shape.d == "s32":
         whole = np.rint(product).astype(np.int64)  # exact: |sum| < 2^24
@@ -157,6 +162,12 @@ def multiplied(shape: Any, a: Array, b: Array, c: Array | None, negate: bool) ->
     if c is not None:
         product += c
     return product if shape.d == "f32" else product.astype(np.float16).astype(np.float32)
+
+
+def has_model(shape: Shape, a: Array, b: Array, c: Array | None) -> bool:
+    """Whether sums.py knows what the hardware makes of it."""
+    finite = all(values is None or bool(np.isfinite(values).all()) for values in (a, b, c))
+    return finite and shape.d in ("f32", "f16")
 
 
 @dataclass(eq=False)

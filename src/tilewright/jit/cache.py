@@ -21,7 +21,6 @@ import re
 import secrets
 import shutil
 import stat
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -36,13 +35,26 @@ from tilewright.jit.source import SCHEMA, Binary, Resources, Source
 CUBIN, PTX, LOG, UNIT, INCLUDE, RECORD = "kernel.cubin", "kernel.ptx", "log.txt", "unit.cu", "include", "entry.json"
 NOTE = "compilers.json"  # beside the entries; what it says, identity.py knows
 
+# What a record's values are, beside its checksums. The sum tells damage; a record of another program has a right one too.
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "digest": str,
+    "source_digest": str,
+    "name": str,
+    "entry": str,
+    "arch": str,
+    "compiler": str,
+    "resources": dict,
+    "warnings": list,
+    "compile_seconds": (int, float),
+    "created_seconds": (int, float),
+}
+
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SHARD = re.compile(r"[0-9a-f]{2}")
 _LEFTOVER = re.compile(r"\.(aside|bad)-.*")
 LEFTOVER_SECONDS = 3600.0  # a write takes well under a second: an aside folder this old is of a process that died
 
-_warned: set[tuple[Path | None, str]] = set()
-_warned_lock = threading.Lock()
+_warned: dict[tuple[Path | None, str], object] = {}
 
 
 class CacheFolderWarning(UserWarning):
@@ -51,6 +63,17 @@ class CacheFolderWarning(UserWarning):
 
 class _BadEntryError(Exception):
     """An entry whose bytes are not what was stored."""
+
+
+@contextlib.contextmanager
+def _bad_entry(name: str) -> Iterator[None]:
+    """Makes whatever goes wrong in reading a text a bad entry: deep nesting, numbers past all range, other types."""
+    try:
+        yield
+    except _BadEntryError:
+        raise
+    except Exception as error:
+        raise _BadEntryError(name) from error
 
 
 @dataclass(frozen=True)
@@ -124,7 +147,7 @@ class Cache:
         try:
             if self.root is None:
                 raise OSError(errno.ENOENT, "there is no home folder")
-            self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            self._make_root(self.root)
             if not self._is_trusted(self.root):
                 return False
             aside = self.root / f".aside-{os.getpid()}-{secrets.token_hex(8)}"
@@ -161,7 +184,7 @@ class Cache:
             return False
         aside = self.root / f".aside-{os.getpid()}-{secrets.token_hex(8)}"
         try:
-            self.root.mkdir(mode=self.folder_mode, parents=True, exist_ok=True)
+            self._make_root(self.root)
             if not self._is_trusted(self.root):
                 return False
             aside.mkdir(mode=self.folder_mode)
@@ -225,6 +248,11 @@ class Cache:
         self._remove_leftovers(older_than=LEFTOVER_SECONDS)
         return removed
 
+    def _make_root(self, root: Path) -> None:
+        """The root with its parents, each of the cache's own mode: mkdir() would give parents that of the umask."""
+        for folder in (*reversed(root.parents), root):
+            folder.mkdir(mode=self.folder_mode, exist_ok=True)
+
     def _folder(self, key: str) -> Path:
         if self.root is None or not _KEY.fullmatch(key):
             raise FileNotFoundError(errno.ENOENT, f"no entry can have the key {key!r}")
@@ -240,7 +268,7 @@ class Cache:
     def _read(self, folder: Path, key: str) -> Binary:
         record = self._record(folder, key)
         files = {name: self._read_file(folder / name) for name in (CUBIN, PTX, LOG)}
-        try:
+        with _bad_entry(RECORD):
             for name, raw in files.items():
                 if hashlib.sha256(raw).hexdigest() != record["files"][name]["sha256"]:
                     raise _BadEntryError(name)
@@ -258,23 +286,29 @@ class Cache:
                 compile_seconds=record["compile_seconds"],
                 from_cache=True,
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise _BadEntryError(RECORD) from error
 
     def _record(self, folder: Path, key: str) -> dict[str, Any]:
         """The checked content of entry.json."""
-        try:
-            outer = json.loads(self._read_file(folder / RECORD))
+        raw = self._read_file(folder / RECORD)
+        with _bad_entry(RECORD):
+            outer = json.loads(raw)
             record = outer["entry"]
             if outer["sha256"] != _sum_of(record) or record["schema"] != SCHEMA or record["key"] != key:
                 raise _BadEntryError(RECORD)
-        except (KeyError, TypeError, ValueError) as error:
-            raise _BadEntryError(RECORD) from error
-        return dict(record)
+            if not (
+                all(isinstance(record[name], kind) for name, kind in _FIELDS.items())
+                and all(isinstance(number, int) for number in record["resources"].values())
+                and all(isinstance(line, str) for line in record["warnings"])
+            ):
+                raise _BadEntryError(RECORD)
+            return dict(record)
 
     def _read_file(self, path: Path) -> bytes:
         try:
-            with path.open("rb") as file:
+            # Not blocking: a pipe of this name would wait for a writer.
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise _BadEntryError(path.name)
                 if not self.trusted and (reason := _distrust(os.fstat(file.fileno()))):
                     self._warn_distrust(path, reason)
                     raise PermissionError(errno.EACCES, reason)
@@ -363,10 +397,9 @@ class Cache:
 
     def _warn(self, path: Path | None, kind: str, reason: str, works: str) -> None:
         """One warning a process for each root and kind of trouble."""
-        with _warned_lock:
-            if (self.root, kind) in _warned:
-                return
-            _warned.add((self.root, kind))
+        mine = object()
+        if _warned.setdefault((self.root, kind), mine) is not mine:  # one step, whatever other threads do
+            return
         warnings.warn(str(CacheError(str(path or "(none)"), reason, works)), CacheFolderWarning, stacklevel=2)
 
 
@@ -385,8 +418,7 @@ def prebuilt_caches() -> tuple[Cache, ...]:
 
 def forget_warnings() -> None:
     """After this, a folder that cannot be used warns once more."""
-    with _warned_lock:
-        _warned.clear()
+    _warned.clear()
 
 
 def _distrust(status: os.stat_result) -> str:

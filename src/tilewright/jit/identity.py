@@ -111,7 +111,7 @@ def _noted(cache: Cache) -> dict[Stamp, str]:
     try:
         lines = json.loads(cache.read_note() or b"[]")
         return {(str(path), int(size), int(changed)): str(version) for path, size, changed, version in lines}
-    except (ValueError, TypeError):
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError):  # whatever else a text can hold
         return {}
 
 

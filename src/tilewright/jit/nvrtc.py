@@ -17,12 +17,14 @@ kernel, 8 compiles on 2 cores: 1 thread 2.85 s, 2 threads 1.50 s, 2 processes 1.
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 import time
 from typing import Any
 
 from tilewright.errors import CompileError, UnsupportedError
+from tilewright.jit.fork_gate import ForkGate
 from tilewright.jit.source import Binary, Resources, Source
 
 MINIMUM = (13, 0)  # the first NVRTC with a wheel for cuda-bindings 13; its cubins load on drivers of CUDA 13
@@ -50,7 +52,16 @@ _BARRIERS = re.compile(r"used (\d+) barriers")
 _WARNING = re.compile(r"C75\d\d|'?setmaxnreg'? ignored|wgmma", re.IGNORECASE)
 
 
+# A child forked while a thread was inside NVRTC hung at its first compile (4 of 30, NVRTC 13.5, 2026-11-30). A fork may
+# wait for a compile or two; one that lasts longer than this is stuck.
+_gate = ForkGate(wait_seconds=60.0)
+os.register_at_fork(
+    before=_gate.before_fork, after_in_parent=_gate.after_in_parent, after_in_child=_gate.after_in_child
+)
+
+
 @functools.cache
+@_gate.entered()
 def compiler_version() -> str:
     """The loaded NVRTC in full, such as "nvrtc 13.5.37 CL-39125733".
 
@@ -89,6 +100,7 @@ def command_line(source: Source) -> str:
     return shlex.join(("nvcc", "--cubin", *flags, f"-I{INCLUDE}", UNIT))
 
 
+@_gate.entered()
 def compile_source(source: Source, digest: str) -> Binary:
     """One unit compiled to cubin and PTX, with ptxas's report read.
 
@@ -159,13 +171,19 @@ def _largest(pattern: re.Pattern[str], log: str) -> int:
 def _nvrtc() -> Any:
     """The bindings with their library loaded.
 
-    Raises: UnsupportedError: one of them is missing, or the library is older than MINIMUM.
+    Raises: UnsupportedError: one of them is missing, the library is older than MINIMUM, or a fork broke it.
     """
     needed = ".".join(map(str, MINIMUM))
     works = (
         f"pip install 'cuda-bindings>={needed},<14' 'nvidia-cuda-nvrtc>={needed},<14', "
         "or let TILEWRIGHT_PREBUILT name a folder made by `tilewright build --into` on a machine that has them"
     )
+    if _gate.is_broken:
+        raise UnsupportedError(
+            asked="compiling a kernel in a forked process",
+            rule=f"its parent forked while a compile had lasted {_gate.wait_seconds:.0f} s, and NVRTC stays locked here",
+            works="compile before the fork, or start the process with spawn or forkserver",
+        )
     try:
         # Here, not above: importing, planning and hits in a prebuilt folder need no compiler.
         from cuda.bindings import nvrtc

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,8 +14,9 @@ from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 
 
-def replay(vector: Vector, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """What the emulator leaves in `out`. Raises: EmulationError: it refuses the kernel, or found a fault."""
+def replay(vector: Vector, given: NDArray[np.uint8], **choices: Any) -> NDArray[np.uint8]:
+    """What the emulator leaves in `out`. `choices`: run's. Raises: EmulationError: it refuses the kernel, or found a
+    fault."""
     memory = GlobalMemory()
     out = np.full(vector.output_bytes, UNTOUCHED, np.uint8)
     addresses = {"in": memory.add("in", given.copy()), "out": memory.add("out", out)}
@@ -32,5 +35,5 @@ def replay(vector: Vector, given: NDArray[np.uint8]) -> NDArray[np.uint8]:
         for spec in vector.maps
     ]
     launch = Grid(grid=vector.grid, block=vector.block, cluster=vector.cluster, smem_bytes=vector.smem_bytes)
-    run(compiled(vector).ptx, ENTRY, launch, [addresses["in"], addresses["out"], *maps], memory)
+    run(compiled(vector).ptx, ENTRY, launch, [addresses["in"], addresses["out"], *maps], memory, **choices)
     return out

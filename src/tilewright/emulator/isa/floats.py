@@ -267,7 +267,7 @@ def _extreme(e: Emitter, i: Instruction, m: Modifiers) -> None:
 
 
 def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    """neg and abs of a NaN are the one NaN, but for f64, where only the sign changes (golden vectors)."""
+    """neg and abs of a NaN are the one NaN, but for f64, where it stays and becomes quiet (golden vector nan_f64)."""
     kind = m["type"]
     size = TYPE_BYTES[kind]
     top = {"f32": 1 << 31, "f64": 1 << 63, "f16": 1 << 15, "bf16": 1 << 15}.get(kind, 0x80008000)
@@ -279,7 +279,7 @@ def _sign(e: Emitter, i: Instruction, m: Modifiers) -> None:
     if kind == "f32":
         e.write(i.operands[0], kind, f"{e.hold(integers.one_nan)}({bits}.view(f4))")
     elif kind == "f64":
-        e.write(i.operands[0], kind, f"{bits}.view(f8)")
+        e.write(i.operands[0], kind, f"{e.hold(arithmetic.with_nan_operands)}({bits}.view(f8), {a})")
     else:
         e.write(i.operands[0], f"b{8 * size}", f"{e.hold(integers.one_half_nan)}({bits}, {kind.removesuffix('x2')!r})")
 

@@ -191,8 +191,12 @@ def mbarrier_arrive(
     machine = team.machine
     flat = team.flat(site, addresses, 8, s)
     threads = team.threads_of(s)
-    states = np.zeros(n, np.uint64)
     remote = flat // machine.smem.stride != team.cta.slot
+    if n > 1 and expected is None and counts is None and not drops and uniform(flat):
+        barrier = _live(team, s, site, int(flat[0]), 0)
+        if barrier.pending >= n:
+            return _arrive_together(team, s, site, barrier, threads, bool(remote[0]), semantics, scope)
+    states = np.zeros(n, np.uint64)
     for position, place in enumerate(flat.tolist()):
         barrier = _live(team, s, site, place, position)
         tx = 0 if expected is None else int(expected[position if len(expected) > 1 else 0])
@@ -217,6 +221,23 @@ def mbarrier_arrive(
         if done:
             machine.phase_completed(barrier)
     return states
+
+
+def _arrive_together(
+    team: Team, s: Any, site: Site, barrier: Mbarrier, threads: Array, remote: bool, semantics: str, scope: str
+) -> Array:
+    """One arrival of each thread on one barrier, all of them on its present phase."""
+    machine, place, phase, n = team.machine, barrier.address, barrier.phase, len(threads)
+    states = (phase << STATE_BITS) + barrier.pending - np.arange(n)
+    try:
+        done = barrier.arrive(n)
+    except BarrierError as broken:
+        raise team.error(site, broken.rule, f"{broken.message}; {machine.describe_barrier(place)}", s, 0) from None
+    if machine.observer is not None:
+        machine.observer.mbarrier_arrive(site, team.cta.index, threads, place, 1, phase, remote, semantics, scope, 0)
+    if done:
+        machine.phase_completed(barrier)
+    return states.astype(np.uint64)
 
 
 def _mbarrier_wait(e: Emitter, i: Instruction, m: Modifiers) -> None:
@@ -246,6 +267,8 @@ def mbarrier_wait(
     if not uniform(addresses):
         team.split(addresses)
         return None
+    if not parity:
+        values = values >> np.uint64(STATE_BITS)  # the phase: the count below it differs from thread to thread
     if not uniform(values):
         team.split(values)
         return None
@@ -271,7 +294,7 @@ def mbarrier_wait(
                 "current and the preceding phase may be asked for",
             )
     else:
-        phase = int(values[0]) >> STATE_BITS
+        phase = int(values[0])
         complete = barrier.phase > phase
     if complete and tries and machine.schedule.fails():
         return np.zeros(n, np.bool_)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator import banks, fragments
+from tilewright.emulator import banks, fragments, sums
 from tilewright.emulator.events import Site
 from tilewright.emulator.isa.memory import tally
 from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
 from tilewright.emulator.launch import WARP
 from tilewright.emulator.syntax import Instruction, Operand, Vec
-from tilewright.emulator.warpgroups import Shape, decoded
+from tilewright.emulator.warpgroups import Shape, decoded, has_model
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team
@@ -307,7 +307,7 @@ def mma(
         else:
             stacked = np.stack(c, axis=1).view({"s32": np.int32, "f32": np.float32, "f64": np.float64}[c_kind])
             addend = stacked.reshape(warps, -1)[:, places]
-    result = _batched(shape, left, right, addend)
+    result = _batched(shape, left, right, addend, team.machine.exact_sums)
     values = result.reshape(warps, -1)[:, _c_places(rows, columns)].reshape(n, -1)
     if shape.d == "f16":
         halves = np.ascontiguousarray(values.astype(np.float16)).view(np.uint32)
@@ -326,7 +326,12 @@ def _c_places(rows: int, columns: int) -> Array:
     return np.ascontiguousarray((where[0] * columns + where[1]).reshape(-1))
 
 
-def _batched(shape: Shape, a: Array, b: Array, c: Array) -> Array:
+def _batched(shape: Shape, a: Array, b: Array, c: Array, exact: bool) -> Array:
+    if exact and has_model(shape, a, b, c):
+        each = zip(a, b, c, strict=True)
+        return np.stack(
+            [sums.multiply_accumulate(shape.a, left, right, addend, shape.d) for left, right, addend in each]
+        )
     product = np.matmul(a, b)
     if shape.d == "s32":
         whole = np.rint(product).astype(np.int64) + c

@@ -314,7 +314,7 @@ def _check_fenced(team: Team, site: Site, registers: tuple[int, ...]) -> None:
     """
     fenced = team.fenced_ids
     if fenced is None:
-        fenced = team.fenced_ids = {id(value) for value in team.fenced or ()}
+        fenced = team.fenced_ids = set(map(id, team.fenced or ()))
     for index in registers:
         value = team.registers[index]
         if value.__class__ is np.ndarray and id(value) not in fenced and value.flags.writeable:

@@ -12,7 +12,8 @@
 //   TMA store, commit_group       lane 0       runs on while the warp goes to the next slot and the next tile
 //
 // Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the slot
-// back row by row and stores predicated elements.
+// back row by row and stores predicated elements. Only TMA needs slots of one width, which is then one that divides
+// TILE_N; predicated stores fill whole slots of 128 bytes and, at the tile's right edge, a narrower last one.
 #pragma once
 
 #include "config.cuh"
@@ -25,6 +26,12 @@ constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 constexpr int STORE_ROW_BYTES = Config::STORE_COLUMNS * OUT_SIZE;  // 16, 32, 64 or 128
 constexpr int STORE_SLOT_BYTES = STORE_ROWS * 128;                 // the widest; keeps every slot aligned to 1024
+
+// Columns of the slot that begins at a column of the tile.
+DEVICE constexpr int slot_columns(int first_column) {
+    return Config::TILE_N - first_column < Config::STORE_COLUMNS ? Config::TILE_N - first_column : Config::STORE_COLUMNS;
+}
+static_assert(!Config::OUT_THROUGH_TMA || Config::TILE_N % Config::STORE_COLUMNS == 0, "TMA stores one box after another");
 
 // What the kernel is told of out. Without TMA the map is four unused bytes.
 struct NoTensorMap {
@@ -57,11 +64,11 @@ DEVICE uint32_t rounded_pair(float first, float second) {
     }
 }
 
-// Writes columns FIRST_COLUMN .. + STORE_COLUMNS of the accumulators of one wgmma into a slot. Of the 8 columns of block
-// j a lane holds row lane / 4 in rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
+// Writes the slot that begins at column FIRST_COLUMN of the accumulators of one wgmma. Of the 8 columns of block j a
+// lane holds row lane / 4 in rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
 template <int FIRST_COLUMN>
 DEVICE void write_slot(uint32_t slot, const float (&rC)[Config::TILE_N / 2], uint32_t lane) {
-    constexpr int BLOCKS = Config::STORE_COLUMNS / 8;  // of 8 columns
+    constexpr int BLOCKS = slot_columns(FIRST_COLUMN) / 8;  // of 8 columns
     constexpr int FIRST = FIRST_COLUMN / 8;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
         // 8 bytes a lane; two of the four rows of a phase meet in a bank (2-way), the price of unshuffled registers.
@@ -73,25 +80,26 @@ DEVICE void write_slot(uint32_t slot, const float (&rC)[Config::TILE_N / 2], uin
             ptx::st_shared_v2_f32(slot + swizzled<STORE_ROW_BYTES>(upper), r[0], r[1]);
             ptx::st_shared_v2_f32(slot + swizzled<STORE_ROW_BYTES>(lower), r[2], r[3]);
         }
-    } else if constexpr (BLOCKS % 2 == 0) {
+    } else {
         const uint32_t row_offset = (lane % 16) * STORE_ROW_BYTES;  // matrices 0 and 2: rows 0..7; 1 and 3: rows 8..15
 #pragma unroll
-        for (int block = 0; block < BLOCKS; block += 2) {  // (16, 16) 16-bit
+        for (int block = 0; block + 1 < BLOCKS; block += 2) {  // (16, 16) 16-bit
             const float* r = &rC[4 * (FIRST + block)];
             const uint32_t pairs[4] = {rounded_pair(r[0], r[1]), rounded_pair(r[2], r[3]), rounded_pair(r[4], r[5]),
                                        rounded_pair(r[6], r[7])};
             const uint32_t chunk = block + lane / 16;
             ptx::stmatrix_x4(slot + swizzled<STORE_ROW_BYTES>(row_offset + chunk * 16), pairs);
         }
-    } else {
-        static_assert(BLOCKS == 1);  // (16, 8) 16-bit: rows of 16 bytes
-        const float* r = &rC[4 * FIRST];
-        const uint32_t pairs[2] = {rounded_pair(r[0], r[1]), rounded_pair(r[2], r[3])};
-        ptx::stmatrix_x2(slot + (lane % 16) * STORE_ROW_BYTES, pairs);
+        if constexpr (BLOCKS % 2 == 1) {  // (16, 8) 16-bit
+            const float* r = &rC[4 * (FIRST + BLOCKS - 1)];
+            const uint32_t pairs[2] = {rounded_pair(r[0], r[1]), rounded_pair(r[2], r[3])};
+            ptx::stmatrix_x2(slot + swizzled<STORE_ROW_BYTES>(row_offset + (BLOCKS - 1) * 16), pairs);
+        }
     }
 }
 
 // Sends a written slot to out, at rows row .. and columns column ..: by TMA, which clips what lies outside.
+template <int COLUMNS>
 DEVICE void send_slot(const TensorMap& map, const Out&, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
     ptx::fence_proxy_async_shared_cta();
     __syncwarp();
@@ -102,14 +110,15 @@ DEVICE void send_slot(const TensorMap& map, const Out&, uint32_t slot, int32_t r
 }
 
 // The same element by element: those that lie inside out.
+template <int COLUMNS>
 DEVICE void send_slot(const NoTensorMap&, const Out& out, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
     __syncwarp();
 #pragma unroll 1
     for (int r = 0; r < STORE_ROWS && row + r < out.m; ++r) {
 #pragma unroll
-        for (int c = 0; c < Config::STORE_COLUMNS; c += WARP_THREADS) {
+        for (int c = 0; c < COLUMNS; c += WARP_THREADS) {
             const int within = c + static_cast<int>(lane);
-            if (within >= Config::STORE_COLUMNS || column + within >= out.n) continue;
+            if (within >= COLUMNS || column + within >= out.n) continue;
             const uint32_t source = slot + swizzled<STORE_ROW_BYTES>(r * STORE_ROW_BYTES + within * OUT_SIZE);
             const int64_t element = (row + r) * out.pitch + column + within;
             if constexpr (OUT_SIZE == 4) {
@@ -134,7 +143,7 @@ DEVICE void store_rows(uint32_t slots, uint32_t& slot, const float (&rC)[Config:
         }
         __syncwarp();
         write_slot<FIRST_COLUMN>(target, rC, lane);
-        send_slot(out.map, out, target, row, column + FIRST_COLUMN, lane);
+        send_slot<slot_columns(FIRST_COLUMN)>(out.map, out, target, row, column + FIRST_COLUMN, lane);
         slot = slot + 1 == Config::STORE_SLOTS ? 0 : slot + 1;
         store_rows<FIRST_COLUMN + Config::STORE_COLUMNS>(slots, slot, rC, out, row, column, lane);
     }

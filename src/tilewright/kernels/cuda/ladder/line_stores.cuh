@@ -37,7 +37,7 @@ DEVICE void store_lines(uint32_t slots, uint32_t& slot, const float (&rC)[Config
         if constexpr (Config::WHOLE_CHUNKS) {
             send_lines(out, target, row, column + FIRST_COLUMN, lane);
         } else {
-            send_slot(out.map, out, target, row, column + FIRST_COLUMN, lane);
+            send_slot<slot_columns(FIRST_COLUMN)>(out.map, out, target, row, column + FIRST_COLUMN, lane);
         }
         slot = slot + 1 == Config::STORE_SLOTS ? 0 : slot + 1;
         store_lines<FIRST_COLUMN + Config::STORE_COLUMNS>(slots, slot, rC, out, row, column, lane);

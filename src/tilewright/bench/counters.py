@@ -1,0 +1,149 @@
+"""Hardware counters of single launches, by Nsight Compute (`ncu`): which are asked for, and what its answer says.
+
+A counter that this ncu or this chip does not know costs its own column alone: what ncu turns down is left out, and the
+rest asked for again. Knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+# What runs a command within some seconds: its exit status (None: stopped) and its output.
+Run = Callable[[Sequence[str], float], tuple[int | None, str]]
+
+SECTOR_BYTES = 32  # of the L2: lts__t_sectors
+QUERY_LIMIT_S = 12.0
+
+# Column -> (metric of ncu on compute capability 9.0, what one of it stands for). The first metric of a set is the one
+# that every ncu since 2020 has.
+METRICS: dict[str, dict[str, tuple[str, int]]] = {
+    "traffic": {
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
+        "dram_written_bytes": ("dram__bytes_write.sum", 1),
+        "l2_read_bytes": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
+        "l2_bytes": ("lts__t_sectors_srcunit_tex.sum", SECTOR_BYTES),
+        "fill_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
+        "cycles": ("sm__cycles_elapsed.max", 1),
+        "wgmmas": ("sm__inst_executed_pipe_tensor_op_gmma.sum", 1),
+    },
+    "banks": {
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
+        "l2_read_bytes": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
+        "fill_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
+        "cycles": ("sm__cycles_elapsed.max", 1),
+        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+        "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "bank_conflicts_all": ("l1tex__data_bank_conflicts_pipe_lsu.sum", 1),
+        "bank_reads": ("l1tex__data_bank_reads.sum", 1),
+        "bank_writes": ("l1tex__data_bank_writes.sum", 1),
+    },
+}
+
+_NUMBER = re.compile(r"-?[\d,]+(\.\d+)?([eE][-+]?\d+)?")
+_UNKNOWN = re.compile(r"[Ff]ailed to find metric[^\n]*|[Mm]etric[^\n]*(?:not found|unknown|invalid)[^\n]*")
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One launch as ncu saw it: the kernel's name and its counters by metric."""
+
+    kernel: str
+    values: Mapping[str, float]
+
+
+def command(metrics: Sequence[str], program: Sequence[str], log: str) -> list[str]:
+    """ncu over a program: one row a launch and metric, as CSV in the file `log`; clocks are left as they are."""
+    return [
+        "ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--log-file", log,
+        "--metrics", ",".join(metrics), *program,
+    ]  # fmt: skip
+
+
+def profile(
+    metrics: Sequence[str],
+    program: Sequence[str],
+    log: str,
+    read_log: Callable[[], str],
+    run: Run,
+    limit_s: float,
+    refused: set[str],
+) -> tuple[list[Launched], str]:
+    """The launches of a program, in their order, and how it ended: "ok", or what went wrong.
+
+    `refused` are metrics not to ask for; those that this ncu turns down are added to it.
+    Raises: OSError: there is no ncu. Cost: ncu's start, some seconds; a launch is repeated some times.
+    """
+    wanted = [name for name in metrics if name not in refused]
+    status = "no metric is known to this ncu"
+    while wanted:
+        code, output = run(command(wanted, program, log), limit_s)
+        text = read_log()
+        found = parsed(text)
+        if found or code is None:
+            return found, "ok" if code == 0 else "stopped" if code is None else f"exit {code}"
+        status = f"exit {code}: {(output + text).strip()[-400:]}"
+        unknown = refused_of(wanted, output + text) or set(wanted) - known(wanted, run)
+        if not unknown:  # another reason: asking for less would not help
+            break
+        refused |= unknown
+        wanted = [name for name in wanted if name not in unknown]
+    return [], status
+
+
+def known(metrics: Sequence[str], run: Run) -> set[str]:
+    """Those of the metrics that this ncu lists for its GPU; all of them where it gives no list."""
+    _, output = run(["ncu", "--query-metrics"], QUERY_LIMIT_S)
+    listed = set(re.findall(r"^[ \t]*([a-z0-9]\w*__\w+)", output, re.MULTILINE))
+    return {name for name in metrics if name.split(".")[0] in listed} or set(metrics)
+
+
+def refused_of(metrics: Iterable[str], output: str) -> set[str]:
+    """The metrics that an error of ncu names."""
+    complaints = " ".join(match[0] for match in _UNKNOWN.finditer(output))
+    names = [name for name in metrics if re.search(rf"(?<![\w.]){re.escape(name.split('.')[0])}(?!\w)", complaints)]
+    return set(names)
+
+
+def parsed(text: str) -> list[Launched]:
+    """The launches in ncu's CSV, wide (a column a metric) or long (a row a metric), in the order of their IDs."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    head = next((index for index, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if head is None:
+        return []
+    rows = list(csv.DictReader(lines[head:]))
+    found: dict[int, tuple[str, dict[str, float]]] = {}
+    for row in rows:
+        if not (row.get("ID") or "").isdigit():  # the row of units
+            continue
+        _, values = found.setdefault(int(row["ID"]), (_kernel(row), {}))
+        pairs = [(row["Metric Name"], row["Metric Value"])] if "Metric Name" in row else list(row.items())
+        for metric, value in pairs:
+            number = _number(value)
+            if "__" in str(metric) and number is not None:
+                values[str(metric)] = number
+    return [Launched(name, values) for _, (name, values) in sorted(found.items())]
+
+
+def columns(kind: str, values: Mapping[str, float]) -> dict[str, float | None]:
+    """The counters of one launch by column; None: not counted."""
+    return {
+        column: None if values.get(metric) is None else values[metric] * size
+        for column, (metric, size) in METRICS[kind].items()
+    }
+
+
+def metrics_of(kind: str) -> list[str]:
+    """What ncu is asked for."""
+    return [metric for metric, _ in METRICS[kind].values()]
+
+
+def _kernel(row: Mapping[str, str]) -> str:
+    return (row.get("Kernel Name") or "").split("(")[0].strip()
+
+
+def _number(text: object) -> float | None:
+    match = _NUMBER.fullmatch(str(text).strip())
+    return float(match[0].replace(",", "")) if match else None

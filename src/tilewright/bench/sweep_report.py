@@ -1,0 +1,250 @@
+"""The sweeps' rows -> a table, a statement and a plot a sweep. Makes no measurement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.ladder_report import markdown
+from tilewright.bench.sweeps import CUBLAS
+from tilewright.errors import UnsupportedError
+
+Row = dict[str, Any]
+
+NOT_MEASURED = "_Not measured yet._\n"
+NOISE = 0.02  # single samples: a smaller difference is none
+
+# Column of the rows -> (head, what one unit of it is, digits).
+_COUNTED: dict[str, tuple[str, float, int]] = {
+    "dram_read_bytes": ("DRAM read GB", 1e9, 2),
+    "dram_written_bytes": ("DRAM written GB", 1e9, 2),
+    "l2_read_bytes": ("L2 read GB", 1e9, 2),
+    "fill_bytes": ("filled GB", 1e9, 2),
+    "cycles": ("million cycles", 1e6, 2),
+    "wavefronts": ("wavefronts of threads, million", 1e6, 1),
+    "bank_conflicts": ("their conflicts, million", 1e6, 2),
+    "bank_conflicts_all": ("all conflicts, million", 1e6, 2),
+    "bank_reads": ("bank reads, million", 1e6, 0),
+    "bank_writes": ("bank writes, million", 1e6, 0),
+}
+_EMULATED: dict[str, tuple[str, float, int]] = {
+    "boxes_a_slot": ("boxes a slot", 1, 0),
+    "turns_of_a_read": ("turns of a read, by rule", 1, 0),
+    "conflicts": ("conflicts, emulated", 1, 2),
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One variant with all that is known of it. Units: TFLOPS; a ratio is over cuBLAS in the same mode and sweep."""
+
+    name: str
+    status: str
+    rates: Mapping[str, float]
+    ratios: Mapping[str, float]
+    clock_mhz: float | None
+    predicted_tflops: float | None
+    registers: int | None
+    counted: Mapping[str, float | None]
+
+
+def lines_of(rows: Sequence[Row], sweep: str) -> list[Line]:
+    """The variants of a sweep in the order in which they were checked."""
+    own = [row for row in rows if row.get("sweep") == sweep]
+    checks = {row["variant"]: row for row in own if row["kind"] == "sweep_check"}
+    reference = _rates([row for row in own if row["kind"] == "sweep_time" and row["variant"] == CUBLAS])
+    found = []
+    for name, check in checks.items():
+        timed = [row for row in own if row["kind"] == "sweep_time" and row["variant"] == name]
+        rates = _rates(timed)
+        clocks = [row["clock_mhz"] for row in timed if row["mode"] == "steady" and row.get("clock_mhz")]
+        counted: dict[str, float | None] = {}
+        for row in own:
+            if row.get("variant") == name and row["kind"] in ("sweep_counters", "sweep_conflicts"):
+                counted |= {key: row.get(key) for key in (*_COUNTED, *_EMULATED) if row.get(key) is not None}
+        found.append(
+            Line(
+                name=name,
+                status=check["status"],
+                rates=rates,
+                ratios={mode: rate / reference[mode] for mode, rate in rates.items() if mode in reference},
+                clock_mhz=statistics.median(clocks) if clocks else None,
+                predicted_tflops=check.get("predicted_tflops"),
+                registers=check.get("registers"),
+                counted=counted,
+            )
+        )
+    return found
+
+
+def table(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Head and cells; a column that no variant fills is left out."""
+    heads = ["variant", "steady", "of cuBLAS", "burst", "of cuBLAS", "predicted", "MHz", "registers"]
+    units = _EMULATED | _COUNTED
+    heads += [head for head, _, _ in units.values()]
+    cells = []
+    for line in lines:
+        if line.status != "ok":
+            cells.append([line.name, line.status, *["-"] * (len(heads) - 2)])
+            continue
+        cells.append(
+            [
+                line.name,
+                _text(line.rates.get("steady")),
+                _text(line.ratios.get("steady"), 3),
+                _text(line.rates.get("burst")),
+                _text(line.ratios.get("burst"), 3),
+                _text(line.predicted_tflops),
+                _text(line.clock_mhz),
+                _text(line.registers),
+                *(_text(line.counted.get(key), digits, unit) for key, (_, unit, digits) in units.items()),
+            ]
+        )
+    used = [index for index in range(len(heads)) if index < 2 or any(row[index] != "-" for row in cells)]
+    return [heads[index] for index in used], [[row[index] for index in used] for row in cells]
+
+
+def statement(lines: Sequence[Line]) -> str:
+    """What the numbers say, in sentences made of them; a difference within the noise is called none."""
+    sentences = []
+    for mode in ("steady", "burst"):
+        timed = sorted((line for line in lines if mode in line.rates), key=lambda line: -line.rates[mode])
+        if len(timed) < 2:
+            continue
+        best, worst = timed[0], timed[-1]
+        if best.rates[mode] < worst.rates[mode] * (1 + NOISE):
+            sentences.append(
+                f"{mode.capitalize()}, all {len(timed)} are within {NOISE:.0%}: no difference that single samples show."
+            )
+            continue
+        equals = [line.name for line in timed[1:] if line.rates[mode] * (1 + NOISE) > best.rates[mode]]
+        beside = f"; within {NOISE:.0%} of it: {', '.join(equals)}" if equals else ""
+        gain = best.rates[mode] / worst.rates[mode] - 1
+        sentences.append(
+            f"{mode.capitalize()}, *{best.name}* is fastest with {best.rates[mode]:.0f} TFLOPS{_over(best, mode)}, "
+            f"{gain:.0%} over the slowest, *{worst.name}* with {worst.rates[mode]:.0f}{beside}."
+        )
+    for key, what in (("dram_read_bytes", "DRAM"), ("l2_read_bytes", "the L2")):
+        read = sorted(((line.counted[key] or 0.0, line.name) for line in lines if line.counted.get(key)), reverse=True)
+        if len(read) > 1 and read[0][0] > read[-1][0] * (1 + NOISE):
+            sentences.append(
+                f"*{read[0][1]}* reads {read[0][0] / 1e9:.2f} GB from {what}, *{read[-1][1]}* {read[-1][0] / 1e9:.2f}."
+            )
+    wrong = [line.name for line in lines if line.status != "ok"]
+    if wrong:
+        sentences.append(f"Not timed: {', '.join(wrong)}.")
+    return " ".join(sentences) + "\n" if sentences else ""
+
+
+def block(rows: Sequence[Row], sweep: str, picture: str | None) -> str:
+    """The measured part of a sweep's section: plot, table, statement, origin."""
+    lines = lines_of(rows, sweep)
+    if not lines:
+        return NOT_MEASURED
+    image = f"![TFLOPS of each variant]({picture})\n\n" if picture and any(line.rates for line in lines) else ""
+    return "\n".join(part for part in (image + markdown(*table(lines)), statement(lines), origin(rows, sweep)) if part)
+
+
+def origin(rows: Iterable[Row], sweep: str) -> str:
+    """Where a sweep's numbers come from: device, versions, day, command."""
+    found = dict.fromkeys(
+        f"{row.get('device')}, driver for CUDA {row.get('driver_cuda')}, cuBLAS {row.get('nvidia_cublas')}, "
+        f"{row.get('compiler')}, {row.get('date')}, `{row.get('command')}`.\n"
+        for row in rows
+        if row.get("sweep") == sweep and row["kind"] == "sweep_check" and row["status"] == "ok"
+    )
+    return "".join(found)
+
+
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """All sweeps as text for a terminal, and what did not end well."""
+    text = []
+    for sweep in dict.fromkeys(row["sweep"] for row in rows if row.get("sweep")):
+        heads, cells = table(lines_of(rows, sweep))
+        widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads))]
+        text.append(f"== {sweep}")
+        text += [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *cells)
+        ]
+    text += [
+        f"{row.get('sweep')} {row.get('variant', '')} {row['kind']} {row['status']}: {str(row.get('why', ''))[-500:]}"
+        for row in rows
+        if row["status"] != "ok"
+    ]
+    return text
+
+
+def digest(lines: Sequence[Line]) -> str:
+    """The name of what a plot shows: a plot that carries it is fresh."""
+    shown = [[line.name, sorted(line.rates.items()), line.counted.get("dram_read_bytes")] for line in lines]
+    return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
+
+
+def plot(lines: Sequence[Line], title: str, path: Path) -> None:
+    """Bars of steady and burst TFLOPS a variant, and of the bytes read from DRAM where they were counted. SVG.
+
+    Raises: UnsupportedError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # the `report` extra: no measurement needs it
+    except ImportError as error:
+        raise UnsupportedError(
+            asked=f"a plot at {path}",
+            rule="plots are drawn by matplotlib, which is not installed",
+            works="pip install 'tilewright[report]'; the tables are written without it",
+        ) from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    timed = [line for line in lines if line.rates]
+    traffic = [(line.counted.get("dram_read_bytes") or 0.0) / 1e9 for line in timed]
+    panels = 2 if any(traffic) else 1
+    with matplotlib.rc_context({"svg.hashsalt": "tilewright", "svg.fonttype": "none", "font.size": 8}):
+        figure, axes = pyplot.subplots(
+            1,
+            panels,
+            figsize=(4.5 + 3 * panels, 1.2 + 0.3 * len(timed)),
+            layout="constrained",
+            sharey=True,
+            squeeze=False,
+        )
+        places = range(len(timed))
+        for offset, (mode, color) in enumerate((("steady", "tab:orange"), ("burst", "tab:blue"))):
+            heights = [line.rates.get(mode, 0.0) for line in timed]
+            bars = axes[0][0].barh(
+                [place + 0.4 * offset - 0.2 for place in places], heights, 0.4, color=color, label=mode
+            )
+            axes[0][0].bar_label(bars, fmt="%.0f", fontsize=6)
+        axes[0][0].set_yticks(list(places), [line.name for line in timed])
+        axes[0][0].set_ylim(len(timed) - 0.4, -0.6)  # the first on top
+        axes[0][0].set_xlabel("TFLOPS")
+        axes[0][0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=7)
+        if panels == 2:
+            bars = axes[0][1].barh(list(places), traffic, 0.6, color="tab:gray")
+            axes[0][1].bar_label(bars, fmt="%.2f", fontsize=6)
+            axes[0][1].set_xlabel("GB read from DRAM")
+        figure.suptitle(title, fontsize=9, x=0.01, ha="left")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(lines)})
+        pyplot.close(figure)
+
+
+def _rates(rows: Iterable[Row]) -> dict[str, float]:
+    """The median rate of each mode."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row["mode"], []).append(row["rate_tflops"])
+    return {mode: statistics.median(rates) for mode, rates in found.items()}
+
+
+def _over(line: Line, mode: str) -> str:
+    return f" ({line.ratios[mode]:.3f} of cuBLAS)" if mode in line.ratios else ""
+
+
+def _text(value: float | None, digits: int = 0, unit: float = 1) -> str:
+    return "-" if value is None else f"{value / unit:.{digits}f}"

@@ -1,0 +1,68 @@
+"""bench/emulated.py: counts of a run as rows, and the work that instructions stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.backends.emulated import emulated
+from tilewright.bench import emulated as bench
+from tilewright.calls import Ledger
+from tilewright.plan import Plan, plan_problem
+from tilewright.problem import packed
+
+
+def planned(*sizes: int, **config: int | bool) -> Plan:
+    device = emulated().model
+    return plan_problem(packed(*sizes), device, backend=emulated, ledger=Ledger(), config=config or None)
+
+
+@pytest.mark.parametrize(
+    ("opcode", "tensor", "other"),
+    [
+        ("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16", 2 * 64 * 128 * 16, 0),
+        ("wgmma.mma_async.sp.sync.aligned.m64n128k32.f32.bf16.bf16", 64 * 128 * 32, 0),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", 4 * 2 * 16 * 8 * 16, 0),
+        ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", 4 * 2 * 16**3, 0),
+        ("fma.rn.f32", 0, 4 * 64),
+        ("fma.rn.f16x2", 0, 4 * 128),
+        ("add.f32", 0, 4 * 32),
+        ("add.s32", 0, 0),
+        ("wgmma.wait_group.sync.aligned", 0, 0),
+    ],
+)
+def test_flops_of_four_warps_instructions(opcode: str, tensor: int, other: int) -> None:
+    assert bench.flops({opcode: 4}) == (tensor, other)
+
+
+def test_a_run_is_exact_and_counts_the_products_of_whole_tiles_each_once() -> None:
+    plan, device = planned(64, 64, 128), emulated(banks=True)
+    assert bench.run_plan(plan, device).ok
+    assert device.report is not None
+    facts = bench.work_facts(device.report, plan.problem.min_bytes)
+    assert facts["FLOPs, tensor cores"] == plan.problem.flops
+    assert facts["bytes, global written"] == 64 * 64 * 2
+    assert facts["bytes, global, each operand once"] == plan.problem.min_bytes
+    assert facts["times each byte passes the L2"] >= 1
+
+
+def test_an_instruction_of_one_lane_counts_as_its_warps() -> None:
+    plan, device = planned(64, 64, 512), emulated()
+    bench.run_plan(plan, device)
+    assert device.report is not None
+    tiles = plan.config.tiles(plan.problem)
+    assert bench.families(device.report.instructions)["TMA load"] == 2 * tiles[0] * tiles[1] * 512 // 64
+
+
+def test_unrolled_copies_of_an_instruction_are_one_row() -> None:
+    plan, device = planned(64, 64, 64, tile_n=64, tile_m=64, stages=4), emulated(banks=True)
+    bench.run_plan(plan, device)
+    assert device.report is not None
+    assert len(device.report.banks) == 4
+    (row,) = bench.bank_rows(device.report)
+    shown = dict(zip(bench.BANK_COLUMNS, row, strict=True))
+    assert shown["ideal"] == shown["wavefronts"] == "64"  # 4 warps, 4 stmatrix of 4 matrices each
+    assert shown["too many"] == "0.0%"
+    assert shown["CUDA line"].startswith("copy.cuh:")
+    patterns = [dict(zip(bench.PATTERN_COLUMNS, row, strict=True)) for row in bench.pattern_rows(device.report)]
+    assert {row["instruction"] for row in patterns} == {"TMA load", "wgmma"}
+    assert {row["verdict"] for row in patterns} == {"no conflict"}

@@ -1,0 +1,119 @@
+"""bench/sweeps.py and sweep_conflicts.py: which variants there are, that all can run, and what differs between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tilewright.backends.base import IntArgument, MapArgument
+from tilewright.backends.emulated import turns_of_a_read
+from tilewright.bench.sweep_conflicts import conflict_rows
+from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, described, sources, sweep, sweeps
+from tilewright.device import preset
+from tilewright.dtypes import BF16
+from tilewright.errors import UnsupportedError
+from tilewright.plan import Plan
+
+H200 = preset("h200")
+ALL = sweeps(H200)
+
+
+def plan(each: Any) -> Plan:
+    def no_backend() -> Any:
+        raise AssertionError("no test here runs a kernel")
+
+    found = each.plan(PROBLEM, H200, no_backend)
+    assert isinstance(found, Plan)
+    return found
+
+
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_every_variant_can_run_and_is_named_once(each: Sweep) -> None:
+    names = [variant.name for variant in each.variants]
+    assert len(set(names)) == len(names) >= 4
+    assert CUBLAS not in names
+    assert [variant.violations(PROBLEM, H200) for variant in each.variants] == [()] * len(names)
+
+
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_no_two_variants_are_the_same_launch(each: Sweep) -> None:
+    found = [
+        (variant.source(PROBLEM, H200).digest(""), plan(variant).launch, plan(variant).arguments)
+        for variant in each.variants
+    ]
+    assert all(found.count(launch) == 1 for launch in found)
+
+
+def test_the_most_important_sweep_is_first() -> None:
+    assert [each.name for each in ALL[:4]] == ["order", "cluster", "swizzle", "stages"]
+
+
+def test_orders_of_one_tile_share_their_kernel_but_for_the_walk_along_k() -> None:
+    tall = [variant for variant in ALL[0].variants if variant.name.startswith("256x192")]
+    kernels = {variant.source(PROBLEM, H200).digest("") for variant in tall}
+    assert len(kernels) == 2
+    groups = [{a.name: a.value for a in plan(v).arguments if isinstance(a, IntArgument)}["group_m"] for v in tall]
+    assert groups == [1, 4, 8, 11, 12, 16, 32, 11]
+
+
+def test_clusters_multicast_the_operand_that_their_names_say() -> None:
+    for variant in sweep("cluster", H200).variants:
+        boxes = {a.operand: a.tensor_map.box[1] for a in plan(variant).arguments if isinstance(a, MapArgument)}
+        own = variant.config
+        assert boxes["a"] == (own.tile_m // 2 if "a multicast" in variant.name else own.tile_m)
+        assert boxes["b"] == (own.tile_n // 2 if "b multicast" in variant.name else own.tile_n)
+
+
+def test_promotions_differ_in_every_tensor_map_and_in_nothing_else() -> None:
+    variants = sweep("promotion", H200).variants
+    sizes = [
+        {a.tensor_map.l2_promotion_bytes for a in plan(variant).arguments if isinstance(a, MapArgument)}
+        for variant in variants
+    ]
+    assert sizes == [{0}, {64}, {128}, {256}]
+    assert len({variant.source(PROBLEM, H200).digest("") for variant in variants}) == 1
+
+
+def test_tiles_are_those_of_the_production_space_and_two_more() -> None:
+    tiles = [(variant.config.tile_m, variant.config.tile_n) for variant in sweep("tile", H200).variants]
+    assert {(256, 208), (256, 160), (256, 192), (128, 256)} <= set(tiles)
+    assert tiles == sorted(tiles, key=lambda tile: -tile[0] * tile[1])
+
+
+def test_a_kernel_is_compiled_once_for_all_sweeps() -> None:
+    found = sources(ALL, H200)
+    assert len({source.digest("") for source in found}) == len(found) < sum(len(each.variants) for each in ALL)
+
+
+def test_an_unknown_sweep_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UnsupportedError, match="order, cluster, swizzle"):
+        sweep("tiles", H200)
+
+
+def test_a_sweep_can_leave_variants_out() -> None:
+    each = sweep("stages", H200)
+    assert [v.name for v in each.without(["2 slots"]).variants] == [v.name for v in each.variants[1:]]
+
+
+def test_a_row_names_the_field_that_the_config_s_text_leaves_out() -> None:
+    each = sweep("swizzle", H200)
+    assert "panel_bytes=32" in described(each, each.variants[1])["words"]
+
+
+# -- bank conflicts ----------------------------------------------------------------------------------------------------
+
+
+def test_no_panel_that_wgmma_can_read_has_a_conflict() -> None:
+    rows = list(conflict_rows(sweep("swizzle", H200)))
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    assert [row["turns_of_a_read"] for row in rows] == [1, 1, 1, 1]
+    assert [row["boxes_a_slot"] for row in rows] == [16, 8, 4, 2]
+    assert [row["conflicts"] for row in rows] == [0.0] * 4
+
+
+def test_rows_of_a_whole_line_without_a_swizzle_are_read_in_eight_turns() -> None:
+    [box, _] = [a.tensor_map for a in plan(sweep("swizzle", H200).variants[3]).arguments if isinstance(a, MapArgument)]
+    assert (box.dtype, box.box, box.swizzle_bytes) == (BF16, (64, 128), 128)
+    assert turns_of_a_read(dataclasses.replace(box, swizzle_bytes=0)) == 8

@@ -1,0 +1,151 @@
+"""The Hopper kernel on drawn shapes, strides, types, configs, devices and schedules: exact, tidy, no finding.
+
+Operands are small whole numbers, so that the product is exact in any order. Padding of a and b is NaN; around every row
+of out lies a pattern that must survive. Sizes are drawn about the edges of tiles and of the pipeline.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from products import H200
+
+from tilewright.backends.emulated import emulated
+from tilewright.config import Config
+from tilewright.dtypes import by_name
+from tilewright.jit.build import build
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import render
+from tilewright.problem import Problem, checked
+
+PATTERN = 7
+GUARD_BYTES = 64  # of the pattern before and after out
+SCHEDULES = ("lazy", "eager", "random")
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One run: `out_skew` elements from a multiple of 16 bytes to out's base."""
+
+    problem: Problem
+    config: Config
+    num_sms: int
+    out_skew: int
+    schedule: Any
+    seed: int
+
+
+# (tile_m, tile_n, consumers): small ones, since each draw is a compile.
+TILES = [(64, 16, 1), (64, 24, 1), (64, 64, 1), (64, 64, 2), (128, 32, 2), (256, 64, 2)]
+
+
+@st.composite
+def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
+    """Everything but the tile, wide. A seed is drawn, and all else from it: hypothesis would spend the few examples on
+    small changes of one."""
+    random = draw(st.randoms(use_true_random=True))
+
+    def pick(*choices: Any) -> Any:
+        return random.choice(choices)
+
+    def about(step: int, *counts: int) -> int:
+        """A whole number of steps, some less, or some more."""
+        return max(1, int(pick(*counts)) * step + int(pick(0, 0, -1, 1, -7, 8, -8, random.randrange(1 - step, step))))
+
+    def pitch(extent: int) -> int:
+        return -(-extent // 8) * 8 + int(pick(0, 0, 8, 24))
+
+    cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
+    is_single = cluster_m * cluster_n == 1
+    config = Config(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        stages=pick(2, 3, 4),
+        consumers=consumers,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+        schedule=pick("linear", "grouped"),
+        group_m=pick(1, 2, 3, 16),
+        store_slots=pick(1, 2),
+        pingpong=consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False))),
+        halves=tile_m == 256 and is_single,
+        k_back_and_forth=pick(True, False),
+    )
+    dtype = by_name(pick("bf16", "fp16"))
+    out_dtype = pick(dtype, dtype, by_name("fp32"))
+    b_major = pick("k", "n") if tile_n % 64 == 0 else "k"
+    m, n = about(tile_m, 1, 1, 2, 3), about(tile_n, 1, 1, 2, 3)
+    k = about(config.tile_k, 1, 1, config.stages - 1, config.stages, config.stages + 2)
+    is_tidy = pick(True, False)  # out's rows in whole 16 bytes: TMA stores them
+    n = -(-n // 8) * 8 if is_tidy else n
+    skew = 0 if is_tidy else pick(0, 1, 2, 4)
+    problem = Problem(
+        m=m,
+        n=n,
+        k=k,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        b_major=b_major,
+        a_pitch=pitch(k),
+        b_pitch=pitch(k if b_major == "k" else n),
+        out_pitch=n + (pick(0, 8) if is_tidy else pick(0, 1, 3, 8, -n % 8)),
+        out_align_bytes=math.gcd(16, skew * out_dtype.size),
+    )
+    num_sms = pick(1, 2, 4)
+    assume(not config.violations(checked(problem), replace(H200, num_sms=num_sms)))
+    return Draw(problem, config, num_sms, skew, pick(*SCHEDULES), random.randrange(100))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=lambda tile: "{}x{}, {} consumers".format(*tile))
+@settings(derandomize=True, max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whole_numbers_are_exact_and_nothing_else_is_touched(tile: tuple[int, int, int], data: st.DataObject) -> None:
+    draw = data.draw(draws(*tile))
+    problem, config = draw.problem, draw.config
+    generator = np.random.default_rng(draw.seed)
+
+    def rows(count: int, pitch: int, extent: int) -> np.ndarray[Any, Any]:
+        padded = np.full((count, pitch), np.nan, np.float32)
+        padded[:, :extent] = generator.integers(-3, 4, (count, extent))
+        return padded.astype(problem.dtype.numpy)
+
+    k_major = problem.b_major == "k"
+    b_rows, b_extent = (problem.n, problem.k) if k_major else (problem.k, problem.n)
+    a = aligned(rows(problem.m, problem.a_pitch, problem.k))
+    b = aligned(rows(b_rows, problem.b_pitch, b_extent))
+    size = problem.out_dtype.size
+    guard = GUARD_BYTES // size
+    first = guard + draw.out_skew
+    held = aligned(np.full(2 * guard + draw.out_skew + problem.m * problem.out_pitch, PATTERN, problem.out_dtype.numpy))
+    out = held[first : first + problem.m * problem.out_pitch].reshape(problem.m, problem.out_pitch)[:, : problem.n]
+    out[:] = np.nan
+
+    device = replace(H200, num_sms=draw.num_sms)
+    launch = HOPPER.launch(problem, config, device)
+    backend = emulated(device, checks=True, schedule=draw.schedule, seed=draw.seed)
+    addresses = {name: array.ctypes.data for name, array in (("a", a), ("b", b), ("out", out))}
+    assert addresses["out"] % problem.out_align_bytes == 0
+    kernel = backend.load(build(render(HOPPER, problem, config, device)), 0, launch)
+    backend.launch(backend.pack(kernel, launch, HOPPER.arguments(problem, config, launch), addresses), 0)
+
+    right = b[:, :b_extent].astype(np.float32)
+    expected = (a[:, : problem.k].astype(np.float32) @ (right.T if k_major else right)).astype(problem.out_dtype.numpy)
+    assert (out == expected).all(), f"{draw}: {np.argwhere(out != expected)[:4]}"
+    out[:] = PATTERN
+    assert (held == PATTERN).all(), f"{draw}: bytes round out were written"
+    assert backend.findings == ()
+
+
+def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The same values at a multiple of 64 bytes, which NumPy promises for no array."""
+    raw = np.empty(array.nbytes + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,127 @@
+"""Whoever does what a refusal advises, word for word, is served: over thousands of views of every stride and address."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+
+import numpy as np
+import pytest
+
+from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
+from tilewright.dispatch import Dispatcher
+from tilewright.errors import LayoutError
+
+EXTENTS = (1, 1, 2, 5, 8, 16, 20, 24, 30)
+MAX_REFUSALS = 6  # of one call: strides and address of a and of b, and an overlap with each
+
+_PASS = re.compile(r"pass ([^ ,]+) \(NumPy and CuPy: ([^ ,]+)\)(?:, or pass an out of its own)?")
+_PADDED = re.compile(
+    r"copy ([ab](?:\.t\(\))?) into rows padded to (\d+) elements and pass (the view|the transpose of the view) of the "
+    r"first (\d+)(?:, or pass an out of its own)?"
+)
+
+
+@pytest.fixture
+def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Dispatcher:
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", FakeCompiler())
+    backend = HostBackend()
+    return Dispatcher(lambda: backend)
+
+
+def followed(advice: str, operands: dict[str, GpuArray], spelling: int) -> str:
+    """Does what the advice says to the operand that it is about, and gives its name. `spelling`: 1 torch's, 2 NumPy's."""
+    if said := _PASS.fullmatch(advice):
+        expression = said[spelling]
+        operands[expression[0]] = eval(expression, {}, operands)
+        return expression[0]
+    said = _PADDED.fullmatch(advice)
+    assert said is not None, f"nobody can follow: {advice}"
+    rows, padded, first = eval(said[1], {}, operands), int(said[2]), int(said[4])
+    assert rows.host.shape[1] == first
+    wide = gpu((rows.host.shape[0], padded))
+    wide.host[:, :first] = rows.host
+    assert ("t()" in said[1]) == ("transpose" in said[3])
+    operands[said[1][0]] = wide[:, :first] if said[3] == "the view" else wide[:, :first].t()
+    return said[1][0]
+
+
+def served(dispatcher: Dispatcher, a: GpuArray, b: GpuArray, out: GpuArray, spelling: int) -> list[str]:
+    """Calls matmul and follows its advice until it is served; gives the operands that were copied, in their order."""
+    operands, copied = {"a": a, "b": b}, []
+    expected = product(a, b)
+    for _ in range(MAX_REFUSALS):
+        try:
+            dispatcher.matmul(operands["a"], operands["b"], out)
+        except LayoutError as refusal:
+            copied.append(followed(refusal.works, operands, spelling))
+            continue
+        assert np.array_equal(out.host.astype(np.float64), expected.astype(out.host.dtype).astype(np.float64))
+        return copied
+    raise AssertionError(f"still refused after {copied}: {a.host.strides} {b.host.strides}")
+
+
+def drawn(rng: random.Random, shape: tuple[int, int]) -> GpuArray:
+    """A view of these extents into memory of its own: flipped, broadcast, padded, transposed, off its alignment."""
+    choices = (1, 1, 8, 16, 24, 40, *shape, shape[1] + 1, 0, -8, -1)
+    strides = [rng.choice(choices), rng.choice(choices)]
+    if rng.random() < 0.7:
+        strides[rng.randrange(2)] = 1
+    flat = gpu((8192,), seed=rng.randrange(99)).host
+    start = 4096 + rng.choice((0, 0, 0, 1, 8))
+    return GpuArray(np.lib.stride_tricks.as_strided(flat[start:], shape, [2 * stride for stride in strides]))
+
+
+@pytest.mark.parametrize("spelling", [1, 2], ids=["torch", "numpy"])
+def test_a_literal_follower_is_served_and_copies_no_operand_twice(dispatcher: Dispatcher, spelling: int) -> None:
+    rng = random.Random(spelling)
+    num_refused = 0
+    for _ in range(2500):
+        m, n, k = (rng.choice(EXTENTS) for _ in range(3))
+        copied = served(dispatcher, drawn(rng, (m, k)), drawn(rng, (k, n)), gpu((m, n), "fp32"), spelling)
+        assert len(set(copied)) == len(copied), "an advised copy was refused in turn"
+        num_refused += len(copied)
+    assert num_refused > 1000
+
+
+@pytest.mark.parametrize("spelling", [1, 2], ids=["torch", "numpy"])
+@pytest.mark.parametrize("extent", [100, 96, 64])
+@pytest.mark.parametrize("which", ["a", "b", "w"])
+def test_an_out_inside_of_an_operand_is_served_after_the_advised_copy(
+    dispatcher: Dispatcher, which: str, extent: int, spelling: int
+) -> None:
+    base = gpu((extent, 208) if which == "b" else (64, 208), seed=3)
+    inside = base[:64, :64]
+    a, b = gpu((64, 104), seed=1)[:, :extent], gpu((extent, 64), seed=2)
+    if which == "a":
+        a = base[:64, :extent]
+    elif which == "b":
+        b = base[:, :64]
+    else:
+        b = base[:, :extent].t()
+    assert served(dispatcher, a, b, GpuArray(inside.host), spelling) == [which if which != "w" else "b"]
+
+
+@pytest.mark.parametrize(
+    ("b", "words"),
+    [
+        # flipped and broadcast along n: the packed copy has rows of 30, that of the transpose rows of 16
+        (((16, 30), (1, -8)), r"pass b\.t\(\)\.contiguous\(\)\.t\(\)"),
+        (((16, 30), (1, 0)), r"pass b\.t\(\)\.contiguous\(\)\.t\(\)"),
+        # a single row has no pitch
+        (((1, 32), (8, 0)), r"pass b\.contiguous\(\)"),
+        (((1, 30), (8, 0)), r"pass b\.contiguous\(\)"),
+        # k contiguous: it is the rows of b.t() that are padded
+        (
+            ((20, 30), (1, 20)),
+            r"copy b\.t\(\) into rows padded to 24 elements and pass the transpose of the view of the",
+        ),
+    ],
+)
+def test_the_advice_is_about_the_rows_that_b_has(dispatcher: Dispatcher, b, words: str) -> None:
+    (k, n), strides = b
+    flat = gpu((2048,), seed=5).host[1024:]
+    view = GpuArray(np.lib.stride_tricks.as_strided(flat, (k, n), [2 * stride for stride in strides]))
+    with pytest.raises(LayoutError, match=words):
+        dispatcher.matmul(gpu((16, 24))[:, :k], view, gpu((16, n)))

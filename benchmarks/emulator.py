@@ -30,6 +30,7 @@ from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.bench.emulated import host_operands
 from tilewright.bench.facts import commit, version_of
 from tilewright.config import Config
+from tilewright.emulator.translate import kernel_of
 from tilewright.errors import TilewrightError
 from tilewright.plan import Plan
 from tilewright.problem import packed
@@ -68,6 +69,7 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     plan = tilewright.plan(packed(*work.extents), config=work.config, device=backends["plain"].model)
     plan.binary  # noqa: B018  the compiler's time is not the emulator's
     operands = host_operands(plan.problem, seed=0)
+    kernel_of.cache_clear()  # two workloads may share their PTX
     cold, _ = timed(plan, backends["plain"], operands)
     timed(plan, backends["checked"], operands)
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in MODES}

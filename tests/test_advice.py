@@ -1,4 +1,4 @@
-"""Whoever does what a refusal advises, word for word, is served: over thousands of views of every stride and address."""
+"""Whoever does what a refusal advises, word for word, is served: thousands of views of every stride and address."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def dispatcher(monkeypatch: pytest.MonkeyPatch) -> Dispatcher:
 
 
 def followed(advice: str, operands: dict[str, GpuArray], spelling: int) -> str:
-    """Does what the advice says to the operand that it is about, and gives its name. `spelling`: 1 torch's, 2 NumPy's."""
+    """Does what the advice says, to the operand whose name it gives back. `spelling`: 1 torch's, 2 NumPy's."""
     if said := _PASS.fullmatch(advice):
         expression = said[spelling]
         operands[expression[0]] = eval(expression, {}, operands)

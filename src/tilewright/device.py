@@ -17,7 +17,8 @@ class Device:
 
     Units: bytes; `smem_per_cta_bytes` is the opt-in limit of dynamic shared memory a CTA; `tensor_flops_per_cycle` of
     one SM, dense 16-bit inputs with fp32 accumulation; `clock_ghz` the SM clock under tensor load before the power
-    limit acts; `dram_gbps` and `l2_gbps` in 10^9 bytes a second; `power_w` the board's limit; `launch_us` from the launch to the first instruction plus the drain.
+    limit acts; `dram_gbps` and `l2_gbps` in 10^9 bytes a second; `power_w` the board's limit; `launch_us` from the
+    launch to the first instruction plus the drain.
     """
 
     name: str
@@ -82,7 +83,7 @@ def _preset(
 
 # Limits: CUDA C++ programming guide, technical specifications per compute capability. Rates of the H200: measured,
 # H200, 2026-11-29 (wgmma loop on normal data: 1.755 GHz in the first 10 ms; reads of 4 GiB at 4,666 GB/s). Rates of the
-# others: vendor's data sheet, DRAM scaled by the H200's share of its own data sheet (4,666 of 4,800 GB/s); not measured.
+# others: vendor's data sheet, DRAM scaled by the H200's share of its own (4,666 of 4,800 GB/s); not measured.
 _PRESETS: dict[str, Device] = {
     "h200": _preset("NVIDIA H200", (9, 0), 132, 228, 60, (4096, 1.755, 4666.0, 700.0)),
     "h100": _preset("NVIDIA H100 SXM", (9, 0), 132, 228, 50, (4096, 1.755, 3250.0, 700.0)),

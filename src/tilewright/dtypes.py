@@ -66,7 +66,7 @@ _BY_NAME: dict[str, DType] = {
 }
 
 
-# What a caller may name an element type by: a DType, its name here, in NumPy or in torch, or NumPy's or torch's own dtype.
+# By what a caller may name an element type: a DType, its name here, in NumPy or in torch, or one of their own dtypes.
 DTypeLike = Any
 
 

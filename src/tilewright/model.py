@@ -156,10 +156,10 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
 
 
 def floor_us(problem: Problem, device: Device) -> float:
-    """Microseconds that no kernel can beat: the tensor cores on every SM, the fewest bytes, at the clock for their power.
+    """Microseconds that no kernel can beat: all tensor cores, the fewest bytes, at the clock that their power leaves.
 
     From the same clock, rates and energies as every prediction, so that none beats it. Worked example: 8192^3 on an
-    h200 takes 1316 us, 836 TFLOPS at 1.55 GHz; a loop of wgmmas that reads no memory sustains 857 (measured, 2026-11-29).
+    h200 takes 1316 us, 836 TFLOPS at 1.55 GHz; a loop of wgmmas that reads no memory sustains 857 (2026-11-29).
     """
     if problem.is_empty:
         return 0.0

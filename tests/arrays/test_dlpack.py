@@ -153,5 +153,5 @@ def test_an_array_that_its_library_does_not_export_is_refused_with_its_reason():
         def __dlpack__(self, **_):
             raise BufferError("it is kept")
 
-    with pytest.raises(UnsupportedError, match="b, a .*Kept that DLPack does not export: it is kept"):
+    with pytest.raises(UnsupportedError, match=r"b, a .*Kept that DLPack does not export: it is kept"):
         DLPackAdapter().view(Kept(), "b")

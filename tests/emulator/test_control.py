@@ -289,3 +289,12 @@ def test_trap_is_an_error_with_its_line() -> None:
 def test_launch_that_does_not_fit_is_refused(choices: dict[str, object], says: str) -> None:
     with pytest.raises(EmulationError, match=says):
         execute(kernel(""), **choices)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", ["warp", "cta"])
+def test_an_instruction_counts_once_a_warp_however_few_of_its_lanes_take_part(width: str) -> None:
+    body = "and.b32 %r1, %r0, 31;\nsetp.eq.u32 %p1, %r1, 7;\nsetp.eq.u32 %p2, %r0, 40;\nsetp.lt.u32 %p3, %r0, 33;\n"
+    body += "@%p1 not.b32 %r2, %r0;\n@%p2 popc.b32 %r3, %r0;\n@%p3 clz.b32 %r4, %r0;\n"
+    _, report = execute(kernel(body), block=96, width=width)
+    counts = report.instructions
+    assert (counts["and.b32"], counts["not.b32"], counts["popc.b32"], counts["clz.b32"]) == (3, 3, 1, 2)

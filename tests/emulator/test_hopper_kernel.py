@@ -80,7 +80,7 @@ def test_warps_that_run_on_their_own_come_to_the_same_bytes(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("shape", "num_sms"), [((300, 264, 200), (1, 2, 4)), ((261, 257, 96), (4, 1, 2))])
 def test_every_config_worth_a_look_is_right(shape: tuple[int, int, int], num_sms: tuple[int, ...]) -> None:
-    """Rows that TMA stores and rows that it cannot; each config on two of three numbers of SMs."""
+    """Rows that TMA stores and rows that it cannot; each config on two numbers of SMs."""
     problem = packed(*shape)
     for index, config in enumerate(HOPPER.space(problem, H200)):
         given = product(problem)

@@ -22,7 +22,7 @@ from tilewright.dtypes import by_name
 from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, checked
+from tilewright.problem import Major, Problem, checked
 
 PATTERN = 7
 GUARD_BYTES = 64  # of the pattern before and after out
@@ -79,7 +79,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
     )
     dtype = by_name(pick("bf16", "fp16"))
     out_dtype = pick(dtype, dtype, by_name("fp32"))
-    b_major = pick("k", "n") if tile_n % 64 == 0 else "k"
+    b_major: Major = pick("k", "n") if tile_n % 64 == 0 else "k"
     m, n = about(tile_m, 1, 1, 2, 3), about(tile_n, 1, 1, 2, 3)
     k = about(config.tile_k, 1, 1, config.stages - 1, config.stages, config.stages + 2)
     is_tidy = pick(True, False)  # out's rows in whole 16 bytes: TMA stores them
@@ -146,6 +146,6 @@ def aligned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same values at a multiple of 64 bytes, which NumPy promises for no array."""
     raw = np.empty(array.nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy: np.ndarray[Any, Any] = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy

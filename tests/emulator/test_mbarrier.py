@@ -231,3 +231,14 @@ OUT:
 def test_mapa_outside_the_cluster_is_refused() -> None:
     with pytest.raises(EmulationError, match="mapa to CTA rank 2 of a cluster of 2"):
         execute(kernel("mov.u32 %r1, bar;\nmapa.shared::cluster.u32 %r2, %r1, 2;", SHARED), grid=2, cluster=2)
+
+
+@pytest.mark.parametrize("schedule", ["lazy", "random"])
+def test_threads_that_wait_by_their_own_tokens_for_one_phase_wait_together(schedule: str) -> None:
+    """Tokens differ in the count they hold; a wait that parted by them would run each block once a thread."""
+    body = INIT.format(count=128) + "mbarrier.arrive.shared::cta.b64 %rd10, [%r20];\n"
+    body += "WAIT: mbarrier.try_wait.shared::cta.b64 %p9, [%r20], %rd10;\n@!%p9 bra WAIT;\n"
+    body += "cvt.u32.u64 %r2, %rd10;\nand.b32 %r2, %r2, 1023;\nst.global.u32 [%rd4], %r2;\n"
+    out, report = execute(kernel(body, SHARED), out_bytes=512, block=128, width="cta", schedule=schedule, seed=1)
+    assert out.view(np.uint32).tolist() == list(range(128, 0, -1))
+    assert report.blocks < 32

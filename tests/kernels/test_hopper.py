@@ -49,8 +49,8 @@ def test_every_config_of_the_space_compiles_clean(problem: Problem, config: Conf
         assert binary.resources.registers <= config.entry_registers
 
 
-# Configs that were legal and spilled, or whose wgmmas ptxas serialised, one of a kind: which are legal is config.py's to
-# say, and those that are must compile clean.
+# Configs that were legal and spilled, or whose wgmmas ptxas serialised, one of a kind. Those that are legal now must
+# compile clean.
 SPILLED: dict[str, tuple[Problem, Config]] = {
     "216 accumulators": (packed(1000, 1000, 64), Config(tile_m=256, tile_n=216, stages=2)),
     "216 accumulators, ping-pong": (packed(1000, 1000, 64), Config(tile_m=192, tile_n=144, stages=2, pingpong=True)),
@@ -90,7 +90,7 @@ def test_a_config_that_spilled_is_refused_or_compiles_clean(kind: str) -> None:
 
 
 def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple[Problem, Config]]:
-    """Any config that violations() lets pass, with a problem of any store path; or those with many accumulators alone."""
+    """Configs that violations() lets pass, each with a problem; all of them, or those with many accumulators."""
     while True:
         cluster_m, cluster_n = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2)])
         config = Config(

@@ -65,10 +65,11 @@ def items_of(entry: Entry, table: Table) -> tuple[list[Item], set[int]]:
             starts.add(len(items))
     first_item.append(len(items))
     for item, instruction in branches:
-        (label,) = instruction.operands
+        label = instruction.operands[0] if len(instruction.operands) == 1 else None
         at = entry.label(label.name, instruction.scope) if isinstance(label, Name) else None
         if at is None:
-            raise EmulationError(f"no label {label}", rule="syntax", **error_facts(instruction.site))
+            message = f"no label for {instruction.site.text or instruction.opcode}: a branch names one of its entry"
+            raise EmulationError(message, rule="syntax", **error_facts(instruction.site))
         item.target = first_item[at]
         starts.add(item.target)
     return items, starts

@@ -107,6 +107,7 @@ class TensorStore(Work):
             tiled.reduce(tensor_map, box, self.rows, buffer.data, buffer.address, self.reduction)
         else:
             tiled.store(tensor_map, box, self.rows, buffer.data, buffer.address)
+        machine.memory.wrote(buffer, tensor_map.address - buffer.address + starts)
         machine.moved("global written", length * len(starts))
         if machine.observer is not None:
             machine.observer.op_write(self, "global", tensor_map.address + starts, length)
@@ -152,6 +153,7 @@ class BulkCopy(Work):
                     where = machine.memory.explain(target, self.num_bytes)
                     raise error_at(self.site, "out of bounds", f"writes {where}", self.cta)
                 place = buffer.data[target - buffer.address : target - buffer.address + self.num_bytes]
+                machine.memory.wrote(buffer, target - buffer.address)
             place[:] = reduce_bytes(self.reduction, self.element, place, self.data) if self.reduction else self.data
         machine.moved(f"{self.target_space} written", self.num_bytes * len(self.targets))
         if machine.observer is not None:

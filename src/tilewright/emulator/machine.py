@@ -19,6 +19,7 @@ from tilewright.emulator.team import Fragment, Team
 from tilewright.emulator.translate import Kernel
 from tilewright.errors import EmulationError
 
+BUDGETED_VECTORS = 16  # resident vectors for which a run may take `max_blocks` without getting on
 MAX_SPINS = 50_000  # turns and blocks without any change before polling is taken for endless
 
 
@@ -69,6 +70,8 @@ class Machine:
         self.turn_end = 0  # of blocks_run; 0: the turn was given up
         self.spins = 0  # turns in a row that ended while their vectors could run
         self.progress_mark = 0  # blocks_run when something last changed that a spinning thread may see
+        self.advance_mark = 0  # blocks_run when a thread last left or a page of global memory was first written
+        self.exits = 0
         self.traffic: dict[str, int] = {}
         self.banks: dict[Site, list[int]] | None = {} if count_banks else None
         reader = next((name for name in ("wgmma", "ldmatrix") if kernel.uses(name)), "rows")
@@ -169,6 +172,8 @@ class Machine:
 
     def _run_resident(self) -> None:
         schedule, queue, engine = self.schedule, self.queue, self.engine
+        budget = self.max_blocks * max(1, len(queue) // BUDGETED_VECTORS)
+        advance, self.advance_mark = (-1, -1), self.blocks_run
         while True:
             while queue:
                 schedule.advance(self)
@@ -180,14 +185,23 @@ class Machine:
                     self._after_spin(team)
                 else:
                     self.spins = 0
-                if self.blocks_run > self.max_blocks:
-                    raise self.stuck(f"the kernel has not ended after {self.blocks_run} blocks", "step budget")
+                if advance != (now := (self.exits, self.memory.num_written_pages)):
+                    advance, self.advance_mark = now, self.blocks_run
+                elif self.blocks_run - self.advance_mark > budget:
+                    raise self._endless(budget)
             if not engine.pending:
                 break
             engine.advance_oldest()
         if any(cta is not None and cta.live_threads for cta in self.slots):
             raise self.stuck("deadlock: nobody can run", "deadlock")
         self.slots = [None] * len(self.slots)
+
+    def _endless(self, budget: int) -> EmulationError:
+        message = (
+            f"the kernel has not ended after {self.blocks_run} blocks of instructions, and in the last {budget} no "
+            "thread left and no new page of global memory was written; a larger max_blocks lets it go on"
+        )
+        return self.stuck(message, "step budget")
 
     def _after_spin(self, team: Team) -> None:
         """A vector's turn ended while it could run. When all that can run only ask, asynchronous work must go on."""

@@ -21,6 +21,8 @@ Array = NDArray[Any]
 FIRST_ADDRESS = 1 << 40
 GUARD_BYTES = 4096
 ALIGNMENT_BYTES = 512  # of cudaMalloc's blocks, at least 256
+PAGE_BYTES = 4096  # by which first writes are counted
+FAR_BYTES = 1 << 32  # past a buffer's end: no slip of an index, but another number
 
 
 @dataclass(eq=False)
@@ -31,6 +33,7 @@ class Buffer:
     address: int
     data: Bytes
     writable: bool = True
+    written_pages: NDArray[np.bool_] | None = None
     views: dict[int, Array] = field(default_factory=dict)
 
     @property
@@ -55,6 +58,7 @@ class GlobalMemory:
         self.buffers: list[Buffer] = []  # by address
         self.starts: list[int] = []
         self.last: Buffer | None = None
+        self.num_written_pages = 0  # since the memory was made: grows where a run gets on
 
     def add(self, name: str, values: Array, address: int | None = None) -> int:
         """Registers a contiguous array under a name; its own memory is used. Returns its address.
@@ -100,6 +104,9 @@ class GlobalMemory:
         if position >= 0:
             buffer = self.buffers[position]
             past = address + size - buffer.end
+            if past > FAR_BYTES:
+                number = f"; as a signed number it is {address - (1 << 64)}" if address >> 63 else ""
+                return f"far past the end of the last buffer before it, {buffer.name!r} ({buffer.end:#x}){number}"
             return (
                 f"{past} bytes past the end of buffer {buffer.name!r} ({buffer.data.size} bytes at {buffer.address:#x})"
             )
@@ -128,7 +135,9 @@ class GlobalMemory:
         low, high = int(np.minimum.reduce(addresses)), int(np.maximum.reduce(addresses)) + size
         buffer = self.find(low, high)
         if buffer is not None and buffer.writable and (elements := buffer.elements(size)) is not None:
-            elements[((addresses - np.uint64(buffer.address)) // np.uint64(size)).astype(np.intp)] = values
+            starts = (addresses - np.uint64(buffer.address)).astype(np.intp)
+            elements[starts // size] = values
+            self.wrote(buffer, starts)
             return None
         rows = np.ascontiguousarray(values).view(np.uint8).reshape(-1, size)
         found: list[tuple[Buffer, int]] = []
@@ -139,7 +148,17 @@ class GlobalMemory:
             found.append((buffer, address - buffer.address))
         for (buffer, start), row in zip(found, rows, strict=True):
             buffer.data[start : start + size] = row
+            self.wrote(buffer, start)
         return None
+
+    def wrote(self, buffer: Buffer, starts: Any) -> None:
+        """Counts the pages of the buffer that a write at these offsets, or this one, is the first to reach."""
+        if buffer.written_pages is None:
+            buffer.written_pages = np.zeros(buffer.data.size // PAGE_BYTES + 1, np.bool_)
+        pages = starts // PAGE_BYTES
+        if not buffer.written_pages[pages].all():
+            self.num_written_pages += 1
+            buffer.written_pages[pages] = True
 
 
 class SharedMemory:

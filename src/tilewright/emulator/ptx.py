@@ -7,13 +7,20 @@ each instruction, from the innermost call outwards.
 from __future__ import annotations
 
 import re
-import struct
 
+from tilewright.emulator.declarations import (
+    LIMIT_BYTES,
+    MAX_PARAMETER_BYTES,
+    MAX_REGISTERS,
+    alignment_fault,
+    initial_bytes,
+    padded,
+)
 from tilewright.emulator.events import Site
+from tilewright.emulator.reader import Reader
 from tilewright.emulator.syntax import (
     TYPE_BYTES,
     Entry,
-    Imm,
     Instruction,
     Mem,
     Name,
@@ -25,12 +32,12 @@ from tilewright.emulator.syntax import (
     Variable,
     Vec,
 )
-from tilewright.emulator.tokens import tokens_of
 from tilewright.errors import EmulationError
 
 _LINE_DIRECTIVES = {".version", ".target", ".address_size", ".loc", ".file", ".maxntid", ".minnctapersm", ".reqntid",
                     ".maxnreg", ".explicitcluster", ".reqnctapercluster", ".maxclusterrank", ".noreturn", ".pragma",
                     ".maxnctapersm"}  # fmt: skip
+MAX_DEPTH = 2  # of operands: {coordinates} in brackets
 _SPACES = {".shared", ".global", ".const", ".local"}
 _VARIABLE_PREFIXES = {".extern", ".visible", ".weak", ".common"}
 
@@ -43,15 +50,16 @@ def parse(text: str) -> Program:
     parser = _Parser(text)
     try:
         return parser.module()
-    except (ValueError, IndexError, KeyError) as failure:
-        raise parser.error(f"malformed text: {failure}") from failure
+    except (ValueError, IndexError, KeyError) as failure:  # a directive with fewer or other words than it has
+        parser.at = max(parser.at - 1, 0)
+        raise parser.error(f"malformed text at {parser.peek()[:40]!r}") from failure
 
 
-class _Parser:
+class _Parser(Reader):
     def __init__(self, text: str) -> None:
+        super().__init__(text)
         self.text_lines = text.split("\n")
-        self.tokens = tokens_of(text)
-        self.at = 0
+        self.used_bytes: dict[tuple[str, str], int] = {}  # by entry ("": the module) and space
         self.program = Program({}, [], "", "")
         self.entry: Entry | None = None
         self.scopes: list[dict[str, Reg]] = []
@@ -61,51 +69,6 @@ class _Parser:
         self.chain: tuple[tuple[int, int], ...] = ()
         self.inlined: dict[tuple[int, int, str], tuple[tuple[int, int], ...]] = {}
         self.sites: list[tuple[Site, tuple[tuple[int, int], ...]]] = []
-
-    # -- tokens ---------------------------------------------------------------------------------------------------
-
-    def peek(self) -> str:
-        return self.tokens[self.at].text if self.at < len(self.tokens) else ""
-
-    def take(self, expected: str = "") -> str:
-        if self.at >= len(self.tokens):
-            last = self.tokens[-1].line if self.tokens else 1
-            raise EmulationError(f"the text ends where {expected or 'more'} was expected", rule="syntax", line=last)
-        token = self.tokens[self.at]
-        if expected and token.text != expected:
-            raise self.error(f"expected {expected!r}, found {token.text!r}")
-        self.at += 1
-        return token.text
-
-    def error(self, message: str) -> EmulationError:
-        line = self.tokens[min(self.at, len(self.tokens) - 1)].line if self.tokens else 1
-        return EmulationError(message, rule="syntax", line=line)
-
-    def line_rest(self) -> list[str]:
-        """The tokens left on the line of the last one taken."""
-        line = self.tokens[self.at - 1].line
-        found = []
-        while self.at < len(self.tokens) and self.tokens[self.at].line == line and self.peek() not in ("{", "}"):
-            found.append(self.take())
-        return found
-
-    def skip_braces(self) -> None:
-        depth = 0
-        while True:
-            depth += {"{": 1, "}": -1}.get(self.take(), 0)
-            if depth == 0:
-                return
-
-    def integer(self) -> int:
-        sign = -1 if self.peek() == "-" else 1
-        if self.peek() in ("-", "+"):
-            self.take()
-        word = self.take().rstrip("U")
-        try:
-            return sign * int(word, 0) if not re.fullmatch(r"0\d+", word) else sign * int(word, 8)
-        except ValueError:
-            self.at -= 1
-            raise self.error(f"expected a whole number, found {word!r}") from None
 
     # -- module ---------------------------------------------------------------------------------------------------
 
@@ -157,12 +120,10 @@ class _Parser:
             self.files[int(rest[0])] = re.split(r"[/\\]", rest[1].strip('"'))[-1]
         elif word == ".loc":
             self.location(rest)
-        elif word in (".maxntid", ".reqntid") and self.entry is not None:
-            total = 1
-            for part in rest:
-                if part.isdigit():
-                    total *= int(part)
-            self.entry.max_threads = total
+        elif self.entry is not None and word in (".maxntid", ".reqntid", ".reqnctapercluster", ".maxclusterrank"):
+            self.entry.directives[word] = tuple(int(part) for part in rest if part != ",")
+        elif self.entry is not None and word == ".explicitcluster":
+            self.entry.directives[word] = ()
 
     def location(self, rest: list[str]) -> None:
         """.loc file line column [, function_name label, inlined_at file line column]."""
@@ -184,7 +145,7 @@ class _Parser:
         while self.peek().startswith("."):
             word = self.take()
             if word == ".align":
-                alignment = self.integer()
+                alignment = self.alignment()
             elif word[1:] in TYPE_BYTES:
                 kind = word[1:]
             elif word not in (".attribute", ".managed"):
@@ -199,7 +160,7 @@ class _Parser:
                 if self.peek() == "]":
                     sized = False
                 else:
-                    count *= self.integer()
+                    count *= self.extent()
                 self.take("]")
             initial = b""
             if self.peek() == "=":
@@ -207,12 +168,34 @@ class _Parser:
                 initial, number = self.initializer(kind)
                 count, sized = max(count, number), True
             size = TYPE_BYTES[kind] * count if sized else 0
-            into.append(Variable(name, space, alignment or TYPE_BYTES[kind], size, initial))
+            variable = Variable(name, space, alignment or TYPE_BYTES[kind], size, initial)
+            self.reserve(variable)
+            into.append(variable)
             if self.take() == ";":
                 return
 
+    def reserve(self, variable: Variable) -> None:
+        """Counts the variable's bytes where its space has a limit."""
+        key = (self.entry.name if self.entry is not None else "", variable.space)
+        used = padded(self.used_bytes.get(key, 0), variable.alignment) + variable.size
+        if used > (limit := LIMIT_BYTES.get(variable.space, used)):
+            raise self.error(f"{variable.name} makes {used} bytes of .{variable.space} memory; {limit} are the limit")
+        self.used_bytes[key] = used
+
+    def alignment(self) -> int:
+        value = self.integer()
+        if fault := alignment_fault(value):
+            raise self.error(fault)
+        return value
+
+    def extent(self) -> int:
+        count = self.integer()
+        if count < 0:
+            raise self.error(f"{count} elements; an array has 0 or more")
+        return count
+
     def initializer(self, kind: str) -> tuple[bytes, int]:
-        values: list[int | float] = []
+        values: list[bytes] = []
         depth = 0
         while True:
             word = self.peek()
@@ -225,39 +208,20 @@ class _Parser:
             elif word == ",":
                 self.take()
             else:
-                operand = self.number()
-                values.append(operand.value)
+                raw = initial_bytes(self.number(), kind)
+                if raw is None:
+                    self.at -= 1
+                    raise self.error(f"{self.peek()[:40]} is no value of type {kind}")
+                values.append(raw)
             if depth == 0:
                 break
-        size = TYPE_BYTES[kind]
-        raw = b"".join(_literal_bytes(value, kind, size) for value in values)
-        return raw, len(values)
-
-    def number(self) -> Imm:
-        sign = 1
-        while self.peek() in ("-", "+"):
-            sign = -sign if self.take() == "-" else sign
-        token = self.tokens[self.at] if self.at < len(self.tokens) else None
-        if token is None or token.kind != "number":
-            raise self.error(f"expected a number, found {self.peek()!r}")
-        word = token.text
-        if word[:2] in ("0f", "0F"):
-            self.take()
-            value = struct.unpack(">f", bytes.fromhex(word[2:]))[0]
-            return Imm(sign * value if sign < 0 else value, int(word[2:], 16) ^ (0x80000000 if sign < 0 else 0))
-        if word[:2] in ("0d", "0D"):
-            self.take()
-            value = struct.unpack(">d", bytes.fromhex(word[2:]))[0]
-            return Imm(sign * value if sign < 0 else value, int(word[2:], 16) ^ ((1 << 63) if sign < 0 else 0))
-        if "." in word:
-            self.take()
-            return Imm(sign * float(word))
-        return Imm(sign * self.integer())
+        return b"".join(values), len(values)
 
     # -- entries --------------------------------------------------------------------------------------------------
 
     def read_entry(self) -> None:
-        entry = self.entry = Entry(self.take())
+        line = self.tokens[self.at - 1].line
+        entry = self.entry = Entry(self.take(), line=line)
         if self.peek() == "(":
             self.take()
             while self.peek() != ")":
@@ -279,7 +243,7 @@ class _Parser:
         while self.peek().startswith("."):
             word = self.take()
             if word == ".align":
-                alignment = self.integer()
+                alignment = self.alignment()
             elif word[1:] in TYPE_BYTES:
                 kind = word[1:]
             elif word not in (".ptr", ".global", ".shared", ".const", ".local"):
@@ -287,11 +251,15 @@ class _Parser:
         name, count = self.take(), 1
         if self.peek() == "[":
             self.take()
-            count = self.integer()
+            count = self.extent()
             self.take("]")
+        if not kind:
+            raise self.error(f"parameter {name[:40]} without a type")
         size = TYPE_BYTES[kind] * count
         alignment = alignment if count > 1 or kind == "b8" else TYPE_BYTES[kind]
-        offset = -(-entry.parameter_bytes // max(alignment, 1)) * max(alignment, 1)
+        offset = padded(entry.parameter_bytes, max(alignment, 1))
+        if offset + size > MAX_PARAMETER_BYTES:
+            raise self.error(f"{offset + size} bytes of parameters; {MAX_PARAMETER_BYTES} are the limit")
         entry.parameters.append((name, offset, size, kind))
         entry.parameter_bytes = offset + size
 
@@ -344,7 +312,9 @@ class _Parser:
             names = [name]
             if self.peek() == "<":
                 self.take()
-                count = self.integer()
+                count = self.extent()
+                if len(entry.registers) + count > MAX_REGISTERS:
+                    raise self.error(f"{count} registers {name}; {MAX_REGISTERS} an entry are the limit")
                 self.take(">")
                 names = [f"{name}{i}" for i in range(count)]
             for each in names:
@@ -379,33 +349,36 @@ class _Parser:
         self.sites.append((site, self.chain))
         return Instruction(opcode, tuple(operands), guard, site, tuple(self.scope_numbers))
 
-    def operand(self) -> Operand:
+    def operand(self, depth: int = 0) -> Operand:
+        """One operand. `depth`: how many braces, brackets and signs it stands in."""
+        if depth > MAX_DEPTH:
+            raise self.error("operands within operands, deeper than any instruction has")
         word = self.peek()
         if word == "!":
             self.take()
-            return Not(self.operand())
+            return Not(self.operand(depth + 1))
         if word == "{":
             self.take()
             items = []
             while self.peek() != "}":
-                items.append(self.operand())
+                items.append(self.operand(depth + 1))
                 if self.peek() == ",":
                     self.take()
             self.take("}")
             return Vec(tuple(items))
         if word == "[":
-            return self.memory()
+            return self.memory(depth + 1)
         if word in ("-", "+") or (self.at < len(self.tokens) and self.tokens[self.at].kind == "number"):
             return self.number()
         first = self.named(self.take())
         if self.peek() == "|":
             self.take()
-            return Pair(first, self.operand())
+            return Pair(first, self.operand(depth + 1))
         return first
 
-    def memory(self) -> Operand:
+    def memory(self, depth: int) -> Operand:
         self.take("[")
-        base = self.operand()
+        base = self.operand(depth)
         offset = 0
         coordinates: tuple[Operand, ...] | None = None
         if self.peek() in ("+", "-"):
@@ -413,7 +386,7 @@ class _Parser:
             offset = sign * self.integer()
         if self.peek() == ",":
             self.take()
-            vector = self.operand()
+            vector = self.operand(depth)
             coordinates = vector.items if isinstance(vector, Vec) else (vector,)
         self.take("]")
         return Mem(base, offset, coordinates)
@@ -426,11 +399,3 @@ class _Parser:
             self.at -= 1
             raise self.error(f"unexpected {word!r} where an operand was expected")
         return Name(word)
-
-
-def _literal_bytes(value: int | float, kind: str, size: int) -> bytes:
-    if kind == "f32":
-        return struct.pack("<f", value)
-    if kind == "f64":
-        return struct.pack("<d", value)
-    return (int(value) % (1 << (8 * size))).to_bytes(size, "little")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,8 @@ SMEM_LIMIT = 227 * 1024  # bytes a CTA may have on Hopper
 REGISTER_FILE = 65536
 MAX_THREADS = 1024
 MAX_CLUSTER = 16
-MAX_BLOCKS = 20_000_000  # blocks of instructions before a run is taken for endless
+MAX_BLOCKS = 1_000_000  # see run(): ten seconds and more. A tile of k = 64 000 in steps of 64 takes some ten thousand
+MAX_LOCAL_BYTES = 1 << 28  # of local memory in one vector of several CTAs
 MAX_WIDE_CTAS = 64  # in one vector: wider than some thousand threads gains nothing and takes memory
 MAX_RESIDENT_CTAS = 256  # at once, where CTAs talk through global memory
 
@@ -92,7 +94,9 @@ def run(
     `params`: the parameter block, or one value a parameter (int, float, bytes). `width`: threads in one vector; wider
     is faster and the default, "warp" interleaves most. `resident`: clusters at once; by default one after another,
     unless the kernel may talk through global memory. `smem_base`: shifted by 16-byte steps it finds kernels that rely
-    on its alignment. `exact_sums`: tensor cores round as the H200's do (sums.py), not as float32 sums do.
+    on its alignment. `exact_sums`: tensor cores round as the H200's do (sums.py), not as float32 sums do. `max_blocks`:
+    a run is taken for endless when it has run that many blocks of instructions, for each 16 resident vectors or fewer,
+    in which no thread left and no page of global memory was written for the first time.
 
     Raises: EmulationError: malformed PTX, an instruction that is not in the table, a launch that does not fit, or a
     rule that the kernel broke.
@@ -142,14 +146,14 @@ def supported() -> list[tuple[str, str]]:
     return [(form.family, form.pattern) for form in TABLE.forms]
 
 
-def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any]) -> bytes:
-    """The parameter block of values in order.
+def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any], *, line: int = 0) -> bytes:
+    """The parameter block of values in order. `line`: of the entry, for errors.
 
     Raises: EmulationError: too many, too few, or a value of the wrong size.
     """
     if len(values) != len(kernel_parameters):
         raise EmulationError(
-            f"{len(values)} parameters where the entry has {len(kernel_parameters)}", rule="parameters"
+            f"{len(values)} parameters where the entry has {len(kernel_parameters)}", rule="parameters", line=line
         )
     size = max([offset + length for _, offset, length, _ in kernel_parameters], default=0)
     block = bytearray(size)
@@ -161,7 +165,8 @@ def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any]) 
         else:
             raw = (int(value) % (1 << (8 * length))).to_bytes(length, "little")
         if len(raw) != length:
-            raise EmulationError(f"parameter {name} has {length} bytes, {len(raw)} are given", rule="parameters")
+            message = f"parameter {name} has {length} bytes, {len(raw)} are given"
+            raise EmulationError(message, rule="parameters", line=line)
         block[offset : offset + length] = raw
     return bytes(block)
 
@@ -169,49 +174,73 @@ def pack(kernel_parameters: list[tuple[str, int, int, str]], values: list[Any]) 
 def _parameters(kernel: Kernel, params: bytes | list[Any]) -> bytes:
     entry = kernel.entry
     if not isinstance(params, (bytes, bytearray)):
-        return pack(entry.parameters, params)
+        return pack(entry.parameters, params, line=entry.line)
     if len(params) < entry.parameter_bytes:
         raise EmulationError(
-            f"{len(params)} bytes of parameters where {entry.name} has {entry.parameter_bytes}", rule="parameters"
+            f"{len(params)} bytes of parameters where {entry.name} has {entry.parameter_bytes}",
+            rule="parameters",
+            line=entry.line,
         )
     return bytes(params)
 
 
-def _triple(value: int | tuple[int, ...], what: str) -> tuple[int, int, int]:
+def _refusal(kernel: Kernel, message: str) -> EmulationError:
+    return EmulationError(message, rule="launch", line=kernel.entry.line)
+
+
+def _triple(kernel: Kernel, value: int | tuple[int, ...], what: str) -> tuple[int, int, int]:
     parts = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(parts) <= 3 or any(part < 1 for part in parts):
-        raise EmulationError(f"{what} {value} is not one to three positive numbers", rule="launch")
+        raise _refusal(kernel, f"{what} {value} is not one to three positive numbers")
     padded = (*parts, 1, 1)
     return padded[0], padded[1], padded[2]
 
 
 def _geometry(kernel: Kernel, launch: Grid) -> Geometry:
-    grid, block = _triple(launch.grid, "grid"), _triple(launch.block, "block")
-    cluster = _triple(launch.cluster, "cluster")
-    threads = block[0] * block[1] * block[2]
+    grid, block = _triple(kernel, launch.grid, "grid"), _triple(kernel, launch.block, "block")
+    cluster = _triple(kernel, launch.cluster, "cluster")
+    geometry = Geometry(grid=grid, block=block, cluster=cluster, smem_bytes=launch.smem_bytes, registers=0)
     if any(g % c for g, c in zip(grid, cluster, strict=True)):
-        raise EmulationError(f"grid {grid} is no multiple of cluster {cluster}", rule="launch")
-    if cluster[0] * cluster[1] * cluster[2] > MAX_CLUSTER:
-        raise EmulationError(f"cluster {cluster} has more than {MAX_CLUSTER} CTAs", rule="launch")
-    limit = kernel.entry.max_threads or MAX_THREADS
-    if threads > limit:
-        raise EmulationError(f"{threads} threads a CTA where {kernel.entry.name} allows {limit}", rule="launch")
+        raise _refusal(kernel, f"grid {grid} is no multiple of cluster {cluster}")
+    if geometry.cluster_size > MAX_CLUSTER:
+        raise _refusal(kernel, f"cluster {cluster} has more than {MAX_CLUSTER} CTAs")
+    if geometry.threads > MAX_THREADS:
+        raise _refusal(kernel, f"{geometry.threads} threads a CTA where {MAX_THREADS} are the limit")
     total = kernel.shared_layout.static_bytes + launch.smem_bytes
-    if total > SMEM_LIMIT:
-        raise EmulationError(f"{total} bytes of shared memory a CTA where {SMEM_LIMIT} are the limit", rule="launch")
-    registers = launch.registers or min(REGISTER_FILE // threads // 8 * 8, 255)
-    return Geometry(grid=grid, block=block, cluster=cluster, smem_bytes=launch.smem_bytes, registers=registers)
+    if launch.smem_bytes < 0 or total > SMEM_LIMIT:
+        raise _refusal(kernel, f"{total} bytes of shared memory a CTA where {SMEM_LIMIT} are the limit")
+    _check_directives(kernel, geometry)
+    registers = launch.registers or min(REGISTER_FILE // geometry.threads // 8 * 8, 255)
+    return replace(geometry, registers=registers)
+
+
+def _check_directives(kernel: Kernel, geometry: Geometry) -> None:
+    """What the entry says of its launches. Source: PTX ISA, performance-tuning and cluster dimension directives."""
+    said, name = kernel.entry.directives, kernel.entry.name
+    block, cluster = geometry.block, geometry.cluster
+    for directive, given in ((".reqntid", block), (".reqnctapercluster", cluster)):
+        wanted = (*said.get(directive, given), 1, 1)[:3]
+        if wanted != given:
+            raise _refusal(kernel, f"{directive} {wanted} of {name}, which is launched with {given}")
+    limit = prod(said.get(".maxntid", (MAX_THREADS,)))
+    if geometry.threads > limit:
+        raise _refusal(kernel, f"{geometry.threads} threads a CTA where {name} allows {limit}")
+    largest = said.get(".maxclusterrank", (MAX_CLUSTER,))[0]
+    if geometry.cluster_size > largest:
+        raise _refusal(kernel, f"{geometry.cluster_size} CTAs a cluster where {name} allows {largest}")
+    if ".explicitcluster" in said and ".reqnctapercluster" not in said and geometry.cluster_size == 1:
+        raise _refusal(kernel, f".explicitcluster of {name}, which is launched without a cluster; say its size")
 
 
 def _width(kernel: Kernel, geometry: Geometry, width: Width | None, alone: bool) -> str:
     """The width asked for, or the widest that the instructions allow. `alone`: nobody watches or interleaves."""
     if width is not None and width not in WIDTHS:
-        raise EmulationError(f"width {width!r} is none of {', '.join(WIDTHS)}", rule="launch")
+        raise _refusal(kernel, f"width {width!r} is none of {', '.join(WIDTHS)}")
     chosen: str = width or "grid"
     if kernel.uses("wgmma.") or kernel.uses("setmaxnreg"):
         chosen = chosen if chosen == "warp" else "warpgroup"
     if chosen == "warpgroup" and geometry.threads % WARPGROUP and kernel.uses("wgmma."):
-        raise EmulationError(f"wgmma in CTAs of {geometry.threads} threads, no multiple of {WARPGROUP}", rule="launch")
+        raise _refusal(kernel, f"wgmma in CTAs of {geometry.threads} threads, no multiple of {WARPGROUP}")
     talks = geometry.cluster_size > 1 or any(kernel.uses(prefix) for prefix in _TALKS)
     if chosen == "grid" and (not alone or talks or geometry.threads % WARP or geometry.num_ctas == 1):
         chosen = "cta"
@@ -231,7 +260,10 @@ def _resident(kernel: Kernel, geometry: Geometry, clusters: int, width: str, ask
     )
     if waits:
         return min(clusters, max(1, MAX_RESIDENT_CTAS // geometry.cluster_size))
-    return min(clusters, MAX_WIDE_CTAS) if width == "grid" else 1
+    if width != "grid":
+        return 1
+    local_bytes = sum(variable.size for variable in kernel.entry.variables if variable.space == "local")
+    return min(clusters, MAX_WIDE_CTAS, max(1, MAX_LOCAL_BYTES // max(local_bytes * geometry.threads, 1)))
 
 
 def _with_variables(kernel: Kernel, memory: GlobalMemory) -> GlobalMemory:

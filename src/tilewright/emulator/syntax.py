@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.emulator.events import Site
 
@@ -68,6 +70,21 @@ class Not:
     operand: Operand
 
 
+class Operands(tuple["Operand", ...]):
+    """Operands of one instruction that remember how many from the front were looked at."""
+
+    seen: int = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        last = max(range(len(self))[key], default=-1) if isinstance(key, slice) else key
+        self.seen = max(self.seen, last + 1)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Operand]:
+        self.seen = len(self)
+        return super().__iter__()
+
+
 Operand = Reg | Imm | Name | Vec | Mem | Pair | Not
 
 
@@ -95,7 +112,10 @@ class Variable:
 
 @dataclass
 class Entry:
-    """One kernel: parameters as (name, offset, bytes, type), registers, instructions, and labels by (scope, name)."""
+    """One kernel: parameters as (name, offset, bytes, type), registers, instructions, and labels by (scope, name).
+
+    `directives`: those that say how it may be launched, with their numbers. `line`: where it stands in the text.
+    """
 
     name: str
     parameters: list[tuple[str, int, int, str]] = field(default_factory=list)
@@ -103,8 +123,9 @@ class Entry:
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[tuple[int, str], int] = field(default_factory=dict)
     variables: list[Variable] = field(default_factory=list)
-    max_threads: int = 0
+    directives: dict[str, tuple[int, ...]] = field(default_factory=dict)
     parameter_bytes: int = 0
+    line: int = 0
 
     def label(self, name: str, scope: tuple[int, ...]) -> int | None:
         """The index of the instruction that the label stands before."""

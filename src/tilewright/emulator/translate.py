@@ -11,7 +11,7 @@ A block returns the index of the next block, PARKED when its threads wait, or (p
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -34,9 +34,9 @@ from tilewright.emulator.isa import (
     wgmma,
     wmma,
 )
-from tilewright.emulator.isa.table import Table
+from tilewright.emulator.isa.table import Form, Table
 from tilewright.emulator.ptx import parse
-from tilewright.emulator.syntax import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Program, Reg
+from tilewright.emulator.syntax import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Operands, Program, Reg
 from tilewright.emulator.values import DTYPES, PARKED, STORAGE, blend
 from tilewright.errors import EmulationError
 
@@ -121,9 +121,9 @@ def kernel_of(text: str, name: str) -> Kernel:
     program = parse(text)
     entry = program.entries.get(name)
     if entry is None:
-        raise EmulationError(
-            f"no entry {name!r}; the module has {', '.join(program.entries) or 'none'}", rule="missing entry"
-        )
+        known = ", ".join(f"{each.name} (line {each.line})" for each in program.entries.values())
+        line = next((each.line for each in program.entries.values()), 1)
+        raise EmulationError(f"no entry {name!r}; the module has {known or 'none'}", rule="missing entry", line=line)
     return Kernel(program, entry)
 
 
@@ -200,6 +200,11 @@ class Emitter:
         return self.hold(self.instruction.site)
 
     @property
+    def _takes_wider(self) -> bool:
+        """Whether registers may be wider than the instruction's type. Source: PTX ISA, operand size exceeding type."""
+        return self.instruction.opcode.split(".")[0] in ("ld", "ldu", "st", "cvt")
+
+    @property
     def next_block(self) -> int:
         """The block that follows."""
         return self.block.index + 1
@@ -225,7 +230,7 @@ class Emitter:
             if operand.name == "WARP_SZ":
                 return self._constant(32, kind, wide)
             return self._symbol(operand.name, kind)
-        raise self.error(f"{type(operand).__name__} operand where one value was expected")
+        raise self.error("a list, pair or address where one value was expected")
 
     def reads(self, operands: tuple[Operand, ...], kinds: tuple[str, ...]) -> list[str]:
         """The values of several operands, at least one of them as wide as the vector."""
@@ -264,7 +269,7 @@ class Emitter:
         if stored != given:
             if stored.itemsize == given.itemsize:
                 text = f"({text}).view({self._dtype(stored)})"
-            elif stored.itemsize > given.itemsize and stored.kind != "f":
+            elif stored.itemsize > given.itemsize and stored.kind != "f" and self._takes_wider:
                 wide = np.dtype(f"{given.kind if given.kind in 'iu' else 'u'}{stored.itemsize}")
                 text = f"({text}).astype({self._dtype(wide)})"
                 if wide != stored:
@@ -296,7 +301,10 @@ class Emitter:
         """The value of [base + offset] as an array of type u32 or u64."""
         if not isinstance(operand, Mem):
             raise self.error("an address must stand in brackets")
-        base = self.read(operand.base, kind, wide=isinstance(operand.base, Imm))
+        if isinstance(operand.base, Reg):
+            base = self._register(operand.base, kind, narrows=True)
+        else:
+            base = self.read(operand.base, kind, wide=isinstance(operand.base, Imm))
         if not operand.offset:
             return base
         offset = self._constant(operand.offset % (1 << (8 * TYPE_BYTES[kind])), kind, False)
@@ -323,13 +331,22 @@ class Emitter:
                 self._branch(item)
                 return
             try:
-                item.form.emit(self, item.instruction, item.modifiers)
+                self._emit(item.form, item)
             except (ValueError, IndexError, KeyError, TypeError, AttributeError) as failure:
                 raise self.error(f"the operands do not fit {item.instruction.opcode}") from failure
             if item.form.ends:
                 return
         self.flush()
         self.line(f"return {self.next_block}")
+
+    def _emit(self, form: Form, item: Item) -> None:
+        """Lets the row write its code, and refuses operands that it has not looked at."""
+        operands = Operands(item.instruction.operands)
+        form.emit(self, replace(item.instruction, operands=operands), item.modifiers)
+        hint = "L2::cache_hint" in item.modifiers.get("hint", "")
+        if len(operands) > operands.seen + form.unread + hint:
+            known = operands.seen + form.unread + hint
+            raise self.error(f"{len(operands)} operands where {item.instruction.opcode} has at most {known}")
 
     def _branch(self, item: Item) -> None:
         target = self.kernel.block_of_item[item.target]
@@ -346,7 +363,8 @@ class Emitter:
         self.line(f"if TRUE not in {bits}: return {other}")
         self.line(f"return ({predicate}, {taken}, {other})")
 
-    def _register(self, reg: Reg, kind: str) -> str:
+    def _register(self, reg: Reg, kind: str, *, narrows: bool = False) -> str:
+        """The register as an array of the type. `narrows`: one that is wider gives its low bits."""
         name = self.locals.get(reg.index)
         if name is None:
             name = self.locals[reg.index] = f"r{reg.index}_{len(self.lines)}"
@@ -358,12 +376,13 @@ class Emitter:
         if (view := self.views.get(key)) is None:
             if stored.itemsize == wanted.itemsize:
                 text = f"{name}.view({self._dtype(wanted)})"
-            elif stored.itemsize > wanted.itemsize:
+            elif stored.itemsize > wanted.itemsize and (narrows or self._takes_wider):
                 narrow = np.dtype(f"u{wanted.itemsize}")
                 bits = f"{name}.view({self._dtype(np.dtype(f'u{stored.itemsize}'))})"
                 text = f"{bits}.astype({self._dtype(narrow)}).view({self._dtype(wanted)})"
             else:
-                raise self.error(f"{reg.name} of type {reg.type} is too small for {kind}")
+                size = "small" if stored.itemsize < wanted.itemsize else "wide"
+                raise self.error(f"{reg.name} of type {reg.type} is too {size} for {kind}")
             view = self.views[key] = self.fresh(text)
         return view
 

@@ -35,7 +35,7 @@ from tilewright.jit.source import SCHEMA, Binary, Resources, Source
 CUBIN, PTX, LOG, UNIT, INCLUDE, RECORD = "kernel.cubin", "kernel.ptx", "log.txt", "unit.cu", "include", "entry.json"
 NOTE = "compilers.json"  # beside the entries; what it says, identity.py knows
 
-# What a record's values are, beside its checksums. The sum tells damage; a record of another program has a right one too.
+# What a record's values are, beside its checksums. The sum tells damage; another program's record has a right one too.
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     "digest": str,
     "source_digest": str,

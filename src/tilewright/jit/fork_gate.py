@@ -1,4 +1,4 @@
-"""What keeps a fork out of a library that threads are inside of: the child would find the library's locks held for ever.
+"""What keeps a fork out of a library that threads are in: a child would find the library's locks held for ever.
 
 Knows threads and forks; nothing of compilers. A fork waits for the threads inside, and threads that come meanwhile wait
 for the fork.

@@ -181,7 +181,7 @@ def _nvrtc() -> Any:
     if _gate.is_broken:
         raise UnsupportedError(
             asked="compiling a kernel in a forked process",
-            rule=f"its parent forked while a compile had lasted {_gate.wait_seconds:.0f} s, and NVRTC stays locked here",
+            rule=f"its parent forked while a compile had lasted {_gate.wait_seconds:.0f} s: NVRTC stays locked here",
             works="compile before the fork, or start the process with spawn or forkserver",
         )
     try:

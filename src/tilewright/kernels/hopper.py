@@ -143,7 +143,7 @@ def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:
 
 
 def store_columns(problem: Problem, config: Config) -> int:
-    """Columns of one store slot: as many as fill 128 bytes. TMA stores equal boxes, so there they also divide the tile."""
+    """Columns of one store slot: as many as fill 128 bytes, and divide the tile where TMA stores it in equal boxes."""
     if not problem.out_through_tma:
         return SWIZZLE_BYTES // problem.out_dtype.size
     return math.gcd(config.tile_n * problem.out_dtype.size, SWIZZLE_BYTES) // problem.out_dtype.size

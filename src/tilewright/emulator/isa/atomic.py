@@ -30,6 +30,8 @@ def _atomic(e: Emitter, i: Instruction, m: Modifiers) -> None:
     """atom returns the old value, red does not; cas takes a third operand."""
     returns = i.opcode.startswith("atom")
     operands = i.operands if returns else (Name("_"), *i.operands)
+    if len(operands) > (4 if m["op"] == "cas" else 3) + bool(m["hint"]):
+        raise e.error(f"{len(i.operands)} operands are too many")
     kind = m["type"]
     size = element_bytes(kind)
     space = m["space"].split("::")[0] or "generic"

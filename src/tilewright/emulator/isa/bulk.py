@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from tilewright.emulator.copies import BulkCopy
 from tilewright.emulator.engines import Work
 from tilewright.emulator.events import Site
+from tilewright.emulator.isa.memory import vector
 from tilewright.emulator.isa.sync import shared_address
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.syntax import TYPE_BYTES, Instruction, Vec
+from tilewright.emulator.syntax import TYPE_BYTES, Instruction
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team
@@ -136,7 +137,7 @@ _form(
     lambda e, i, m: _bulk_out(e, i, m, m["op"]),
     "bulk",
 )
-_form(f"cp.async.bulk.prefetch.L2.global{_HINT}", lambda e, i, m: None, "bulk")
+_form(f"cp.async.bulk.prefetch.L2.global{_HINT}", lambda e, i, m: None, "bulk", unread=2)
 _form(
     "st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.<vec:v2|v4>].<type:b32|b64|u32|u64|s32|s64|f32|f64>",
     lambda e, i, m: _st_async(e, i, m),
@@ -254,8 +255,7 @@ def _st_async(e: Emitter, i: Instruction, m: Modifiers) -> None:
     """[dst], value, [mbarrier]: both of one CTA of the cluster."""
     kind = m["type"]
     size = TYPE_BYTES[kind]
-    source = i.operands[1]
-    items = source.items if isinstance(source, Vec) else (source,)
+    items = vector(e, i.operands[1], m["vec"])
     values = [e.read(item, kind, wide=True) + (f".view(u{size})" if kind[0] == "f" else "") for item in items]
     values = [e.fresh(value) for value in values]
     target, barrier = shared_address(e, i.operands[0]), shared_address(e, i.operands[2])

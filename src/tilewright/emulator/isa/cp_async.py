@@ -54,6 +54,8 @@ def _cp_async(e: Emitter, i: Instruction, m: Modifiers) -> None:
     rest = list(i.operands[3:])
     if m["hint"] and rest:
         rest.pop()
+    if len(rest) > 1:
+        raise e.error(f"{len(i.operands)} operands are too many")
     if rest:
         operand = rest[0]
         if isinstance(operand, Reg) and operand.type == "pred":

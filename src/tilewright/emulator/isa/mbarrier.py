@@ -66,6 +66,7 @@ _form(
     lambda e, i, m: _mbarrier_wait(e, i, m),
     starts=True,
     destinations=1,
+    unread=1,  # how long try_wait may take
 )
 _form(
     "mbarrier.pending_count.b64",
@@ -163,6 +164,8 @@ def _mbarrier_arrive(e: Emitter, i: Instruction, m: Modifiers) -> None:
     operands = i.operands
     if isinstance(operands[0], Mem):  # no state asked for
         operands = (Name("_"), *operands)
+    if len(operands) > 3:
+        raise e.error(f"{len(i.operands)} operands are too many")
     place = shared_address(e, operands[1])
     third = e.read(operands[2], "u32") if len(operands) > 2 else "None"
     amounts = (third, "None") if m["tx"] else ("None", third)

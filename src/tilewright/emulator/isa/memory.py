@@ -42,6 +42,15 @@ def _semantics(m: Modifiers) -> tuple[str, str]:
     return m["sem"] or "weak", m["scope"] or ("gpu" if m["sem"] in ("relaxed", "acquire", "release") else "")
 
 
+def vector(e: Emitter, operand: Operand, form: str) -> tuple[Operand, ...]:
+    """The registers of {...} for .v2 and .v4, the operand itself for a form without a vector."""
+    items = operand.items if isinstance(operand, Vec) else (operand,)
+    needed = int(form[1:] or 1) if form else 1
+    if len(items) != needed:
+        raise e.error(f"{needed} registers are needed, {len(items)} are given")
+    return items
+
+
 # -- emit ------------------------------------------------------------------------------------------------------------
 
 
@@ -49,7 +58,7 @@ def _load(e: Emitter, i: Instruction, m: Modifiers) -> None:
     destination, address = i.operands[0], i.operands[1]
     kind = m["type"]
     size = TYPE_BYTES[kind]
-    items = destination.items if isinstance(destination, Vec) else (destination,)
+    items = vector(e, destination, m["vec"])
     space = m["space"].split("::")[0]
     if space == "param":
         for position, item in enumerate(items):
@@ -86,7 +95,7 @@ def _store(e: Emitter, i: Instruction, m: Modifiers) -> None:
     address, source = i.operands[0], i.operands[1]
     kind = m["type"]
     size = TYPE_BYTES[kind]
-    items = source.items if isinstance(source, Vec) else (source,)
+    items = vector(e, source, m["vec"])
     space = m["space"].split("::")[0]
     if space in ("param", "const"):
         raise e.error(f"st.{space} is not in the table", "unsupported")
@@ -111,14 +120,15 @@ _form(
     _store,
     destinations=0,
 )
-_form("prefetch[.<space:global|local>].<level:L1|L2>", lambda e, i, m: None, destinations=0)
-_form("prefetchu.L1", lambda e, i, m: None, destinations=0)
-_form("prefetch[.<space:param|const>].tensormap", lambda e, i, m: None, destinations=0)
-_form("discard.global.L2", lambda e, i, m: None, destinations=0)
-_form("applypriority.global.L2::evict_normal", lambda e, i, m: None, destinations=0)
+_form("prefetch[.<space:global|local>].<level:L1|L2>", lambda e, i, m: None, destinations=0, unread=1)
+_form("prefetchu.L1", lambda e, i, m: None, destinations=0, unread=1)
+_form("prefetch[.<space:param|const>].tensormap", lambda e, i, m: None, destinations=0, unread=1)
+_form("discard.global.L2", lambda e, i, m: None, destinations=0, unread=2)
+_form("applypriority.global.L2::evict_normal", lambda e, i, m: None, destinations=0, unread=2)
 _form(
     "createpolicy.fractional.<policy:L2::evict_last|L2::evict_normal|L2::evict_first|L2::evict_unchanged>[.<other:L2::evict_unchanged|L2::evict_first>].b64",
     lambda e, i, m: e.write(i.operands[0], "b64", "np.zeros(n, np.uint64)"),
+    unread=1,
 )
 
 

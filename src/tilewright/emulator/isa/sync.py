@@ -44,8 +44,8 @@ _form("ret[.uni]", lambda e, i, m: _leave(e), "control", ends=True)
 _form("exit", lambda e, i, m: _leave(e), "control", ends=True)
 _form("trap", lambda e, i, m: _trap(e), "control", ends=True)
 _form("brkpt", _nothing, "control")
-_form("nanosleep.u32", _nothing, "control")
-_form("pmevent[.mask]", _nothing, "control")
+_form("nanosleep.u32", _nothing, "control", unread=1)
+_form("pmevent[.mask]", _nothing, "control", unread=1)
 
 
 def _leave(e: Emitter) -> None:
@@ -88,7 +88,7 @@ def uniform(values: Array) -> bool:
 
 # -- named barriers of a CTA -----------------------------------------------------------------------------------------
 
-_form("bar.warp.sync", lambda e, i, m: _bar_warp(e), "barrier", aligned="warp")
+_form("bar.warp.sync", lambda e, i, m: _bar_warp(e), "barrier", aligned="warp", unread=1)
 _form("bar[.cta].<op:sync|arrive>", lambda e, i, m: _bar(e, i, m), "barrier", aligned="warp", starts=True, ends=True)
 _form(
     "barrier[.cta].<op:sync|arrive>.aligned",
@@ -215,6 +215,7 @@ def threads_left(machine: Machine, cta: Cta) -> None:
             _settle_named(machine, cta, barrier)
     _settle_cluster(machine, cta)
     machine.progress_mark = machine.blocks_run
+    machine.exits += 1
 
 
 # -- the barrier of a cluster ----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Form:
     """One row. `aligned`: what must have converged. `starts`: it may wait, so it begins a block and is begun again.
 
     `ends`: it decides where its threads go on, so it ends a block. `destinations`: how many leading operands it writes;
-    `updates`: it reads those too.
+    `updates`: it reads those too. `unread`: how many last operands it may have that change nothing here.
     """
 
     pattern: str
@@ -42,6 +42,7 @@ class Form:
     ends: bool = False
     destinations: int = 1
     updates: bool = False
+    unread: int = 0
 
     @cached_property
     def regex(self) -> re.Pattern[str]:

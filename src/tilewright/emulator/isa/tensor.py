@@ -30,8 +30,12 @@ def _form(pattern: str, emit: Emit, family: str, **flags: Any) -> None:
     FORMS.append(Form(pattern, emit, family, **flags))
 
 
-def items(e: Emitter, operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vec) else (operand,)
+def items(e: Emitter, operand: Operand, num: int = 0) -> tuple[Operand, ...]:
+    """The registers of {...}, or the one register; `num` of them, where it is given."""
+    found = operand.items if isinstance(operand, Vec) else (operand,)
+    if num and len(found) != num:
+        raise e.error(f"{num} registers are needed, {len(found)} are given")
+    return found
 
 
 def tuple_of(names: list[str]) -> str:
@@ -56,20 +60,16 @@ _form(
 
 
 def _ldmatrix(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    given = items(e, i.operands[0])
     num = int(m["num"][1:])
-    if len(given) != num:
-        raise e.error(f"{num} registers are needed, {len(given)} are given")
+    given = items(e, i.operands[0], num)
     result = e.fresh(e.call(ldmatrix, shared_address(e, i.operands[1]), str(num), str(bool(m["trans"]))))
     for position, item in enumerate(given):
         e.write(item, "b32", f"{result}[{position}]")
 
 
 def _stmatrix(e: Emitter, i: Instruction, m: Modifiers) -> None:
-    given = items(e, i.operands[1])
     num = int(m["num"][1:])
-    if len(given) != num:
-        raise e.error(f"{num} registers are needed, {len(given)} are given")
+    given = items(e, i.operands[1], num)
     values = [e.read(item, "b32", wide=True) for item in given]
     place = shared_address(e, i.operands[0])
     e.line(e.call(stmatrix, place, tuple_of(values), str(num), str(bool(m["trans"]))))
@@ -231,17 +231,26 @@ def _mma(e: Emitter, i: Instruction, m: Modifiers) -> None:
     rows, columns, k = (int(part) for part in m["shape"].replace("m", "").replace("n", " ").replace("k", " ").split())
     shape = _shape(rows, columns, k, m["d"], m["a"], m["b"], bool(m.get("satfinite")), sparse)
     groups = []
-    for operand, kind in zip(i.operands[1:4], (m["a"], m["b"], m["c"]), strict=True):
+    stored = k // 2 if sparse else k
+    elements = (rows * stored, k * columns, rows * columns)
+    for operand, kind, count in zip(i.operands[1:4], (m["a"], m["b"], m["c"]), elements, strict=True):
         register = "f64" if kind == "f64" else "f32" if kind == "f32" and operand is i.operands[3] else "b32"
-        groups.append(tuple_of([e.read(item, register, wide=True) for item in items(e, operand)]))
+        given = items(e, operand, _num_registers(count, kind))
+        groups.append(tuple_of([e.read(item, register, wide=True) for item in given]))
     extra = ["None", "0"]
     if sparse:
         selector = e.constant_int(i.operands[5])
         extra = [e.read(i.operands[4], "b32", wide=True), str(selector or 0)]
     result = e.fresh(e.call(mma, e.hold(shape), *groups, repr(m["c"]), *extra))
     register = _REGISTER.get(m["d"], "b32")
-    for position, item in enumerate(items(e, i.operands[0])):
+    for position, item in enumerate(items(e, i.operands[0], _num_registers(rows * columns, m["d"]))):
         e.write(item, register, f"{result}[{position}]")
+
+
+def _num_registers(elements: int, kind: str) -> int:
+    """Registers of a lane for its share of a matrix. Source: PTX ISA, mma: matrix fragments."""
+    bits = _ELEMENT_BITS.get(kind, 32)  # f32 and s32 are accumulators alone
+    return elements * bits // (WARP * (64 if kind == "f64" else 32))
 
 
 @cache

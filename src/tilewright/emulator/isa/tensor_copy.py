@@ -28,8 +28,8 @@ _HINT = "[<hint:.L2::cache_hint>]"
 _MBARRIER = "mbarrier::complete_tx::bytes"
 
 
-def _form(pattern: str, emit: Emit) -> None:
-    FORMS.append(Form(pattern, emit, "tensor copy", destinations=0))
+def _form(pattern: str, emit: Emit, *, unread: int = 0) -> None:
+    FORMS.append(Form(pattern, emit, "tensor copy", destinations=0, unread=unread))
 
 
 _DIM = "<dim:1d|2d|3d|4d|5d>"
@@ -45,7 +45,7 @@ _form(
     f"cp.reduce.async.bulk.tensor.{_DIM}.global.shared::cta.<op:add|min|max|inc|dec|and|or|xor>[.tile].bulk_group{_HINT}",
     lambda e, i, m: _tensor_store(e, i, m, m["op"]),
 )
-_form(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global[.tile]{_HINT}", lambda e, i, m: None)
+_form(f"cp.async.bulk.prefetch.tensor.{_DIM}.L2.global[.tile]{_HINT}", lambda e, i, m: None, unread=1)
 
 
 def _coordinates(e: Emitter, operand: Operand, m: Modifiers) -> tuple[str, str]:

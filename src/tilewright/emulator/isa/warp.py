@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.emulator.events import Site
 from tilewright.emulator.isa.sync import warp_met
 from tilewright.emulator.isa.table import Emit, Form, Modifiers
-from tilewright.emulator.syntax import Instruction, Not, Pair, Reg
+from tilewright.emulator.syntax import Instruction, Not, Operand, Pair, Reg
 
 if TYPE_CHECKING:  # translate and machine import this module
     from tilewright.emulator.team import Team
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # translate and machine import this module
 Array = NDArray[Any]
 
 WARP = 32
+ALL_LANES = 0xFFFFFFFF
 
 FORMS: list[Form] = []
 
@@ -35,7 +36,7 @@ _form("vote.sync.<mode:ballot>.b32", lambda e, i, m: _vote(e, i, m), aligned="wa
 _form("activemask.b32", lambda e, i, m: e.write(i.operands[0], "b32", e.call(active_mask)))
 _form(
     "match.any.sync.<type:b32|b64>",
-    lambda e, i, m: e.write(i.operands[0], "b32", e.call(match_any, e.read(i.operands[1], m["type"], wide=True))),
+    lambda e, i, m: _match(e, i, m),
     aligned="warp",
 )
 _form("redux.sync.<op:add|min|max>.<type:u32|s32>", lambda e, i, m: _redux(e, i, m), aligned="warp")
@@ -61,7 +62,24 @@ def _back(team: Team, s: Any, grid: Array) -> Array:
     return flat if s is None else flat[s]
 
 
+def _check_members(e: Emitter, mask: Operand) -> None:
+    """Whoever runs a .sync instruction is in its member mask. Source: PTX ISA, shfl.sync, vote.sync, elect.sync."""
+    if e.constant_int(mask) not in (-1, ALL_LANES):
+        e.line(e.call(members, e.read(mask, "u32", wide=True)))
+
+
+def members(team: Team, s: Any, n: int, site: Site, masks: Array) -> None:
+    """Raises: EmulationError: a lane that is here is not in its mask."""
+    lanes = (team.lanes if s is None else team.lanes[s]) % WARP
+    outside = (masks >> lanes.astype(np.uint32)) & 1 == 0
+    if outside.any():
+        lane = int(np.argmax(outside))
+        mask = int(np.broadcast_to(masks, (n,))[lane])
+        raise team.error(site, "member mask", f"runs with mask {mask:#010x}, which does not have this lane", s, lane)
+
+
 def _shfl(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    _check_members(e, i.operands[4])
     value, lane, clamp = (e.read(operand, "b32", wide=True) for operand in i.operands[1:4])
     result = e.fresh(e.call(shuffle, value, lane, clamp, repr(m["mode"])))
     destination = i.operands[0]
@@ -106,6 +124,7 @@ def _elect(e: Emitter, i: Instruction) -> None:
     destination = i.operands[0]
     if not isinstance(destination, Pair):
         raise e.error("elect.sync writes d|p")
+    _check_members(e, i.operands[1])
     result = e.fresh(e.call(elect, e.read(i.operands[1], "u32", wide=True)))
     e.write(destination.first, "b32", f"{result}[0]")
     e.write(destination.second, "pred", f"{result}[1]")
@@ -123,6 +142,7 @@ def elect(team: Team, s: Any, n: int, site: Site, members: Array) -> tuple[Array
 
 
 def _vote(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    _check_members(e, i.operands[2])
     source = i.operands[1]
     predicate = e.read(source, "pred", wide=not isinstance(source, (Reg, Not)))
     e.write(i.operands[0], "b32" if m["mode"] == "ballot" else "pred", e.call(vote, predicate, repr(m["mode"])))
@@ -154,7 +174,13 @@ def match_any(team: Team, s: Any, n: int, site: Site, values: Array) -> Array:
     return _back(team, s, bits.astype(np.uint32))
 
 
+def _match(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    _check_members(e, i.operands[2])
+    e.write(i.operands[0], "b32", e.call(match_any, e.read(i.operands[1], m["type"], wide=True)))
+
+
 def _redux(e: Emitter, i: Instruction, m: Modifiers) -> None:
+    _check_members(e, i.operands[2])
     value = e.read(i.operands[1], m["type"], wide=True)
     e.write(i.operands[0], m["type"], e.call(redux, value, repr(m["op"])))
 

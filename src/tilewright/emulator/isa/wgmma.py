@@ -149,8 +149,8 @@ def _wgmma(e: Emitter, i: Instruction, m: Modifiers, bits: int) -> None:
     scale = rest.pop(0)
     scale_d = str(bool(e.constant_int(scale))) if isinstance(scale, Imm) else e.read(scale, "pred")
     literals = [e.constant_int(operand) for operand in rest]
-    if None in literals:
-        raise e.error("the signs and transposes of wgmma are literals")
+    if None in literals or len(literals) > 4:
+        raise e.error("the signs and transposes of wgmma are at most four literals")
     negate = len(literals) >= 2 and (literals[0] == -1) != (literals[1] == -1)
     transposes = literals[2:]
     a_k_major = from_registers or not (transposes and transposes[0])

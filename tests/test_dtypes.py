@@ -30,7 +30,7 @@ def test_the_words_of_other_libraries_are_known(name: str, found: dtypes.DType) 
 
 
 def test_an_unknown_name_is_refused_with_what_works() -> None:
-    with pytest.raises(DTypeError, match="float64.*cast to bfloat16"):
+    with pytest.raises(DTypeError, match=r"float64.*cast to bfloat16"):
         dtypes.by_name("float64")
 
 

@@ -48,6 +48,12 @@ def test_without_a_driver_kernels_compile_and_do_not_run() -> None:
     assert not report.can_run
 
 
+def test_without_a_driver_the_emulator_still_runs_kernels() -> None:
+    (emulator,) = found("emulator")
+    assert emulator.state == "ok"
+    assert "on this CPU" in emulator.value
+
+
 def test_a_missing_driver_is_a_note_with_what_to_install() -> None:
     (driver,) = found("driver")
     assert (driver.state, driver.value) == ("note", "cuInit: no libcuda.so.1")

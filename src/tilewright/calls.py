@@ -177,13 +177,10 @@ class Runner(ABC):
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served, before any launch.
         Cost: under 4 us over the backend's own launch for torch tensors that were met before.
         """
-        adapter = BY_TYPE.get(type(a))
-        if (
-            adapter is None
-            or BY_TYPE.get(type(b)) is not adapter
-            or (out is not None and BY_TYPE.get(type(out)) is not adapter)
-        ):
-            adapter = common_adapter(a, b, out)
+        kind = type(a)
+        adapter = BY_TYPE.get(kind)
+        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+            adapter = common_adapter(a, b, out)  # a look-up a type: arrays of several types, and types not met before
         key, addresses, stream = adapter.describe(a, b, out)
         if stream is not None and not adapter.names_device:
             key = (key, *(ordinal_of(self._backend(), address) for address in addresses))

@@ -81,6 +81,7 @@ def examine() -> Report:
         *compiler,
         _disassembler(),
         *machine,
+        _emulator(),
         *_caches(),
         _torch(),
         *_settings(),
@@ -167,6 +168,10 @@ def _gpu(backend: Backend, ordinal: int) -> Finding:
     except TilewrightError as error:
         return Finding(topic=topic, value=_one_line(error), state="problem", advice="look at nvidia-smi")
     return Finding(topic=topic, value=str(device))
+
+
+def _emulator() -> Finding:
+    return Finding(topic="emulator", value="runs kernels on this CPU, slowly: `tilewright emulate`, or NumPy arrays")
 
 
 def _caches() -> list[Finding]:

@@ -28,7 +28,8 @@ class Emulator:
     three times as long. `schedule`: when asynchronous work takes effect: "lazy" as late as can be, "eager" at once,
     "random" at any time, with vectors interleaved and waits failing at random, by `seed`. `width`: threads that run as
     one vector, "warp" to "grid"; None: as many as converge. `banks`: bank conflicts are counted. `limit_s`: estimated
-    seconds past which a product is refused; None: never. `progress(done, total)` hears of finished CTAs.
+    seconds past which a product is refused; None: never. `max_blocks`: blocks of instructions without progress after
+    which a kernel is taken for endless; None: a million. `progress(done, total)` hears of finished CTAs.
 
     One Emulator is for one thread: `report` and `findings` are of its last launch.
     """
@@ -43,6 +44,7 @@ class Emulator:
         width: Width | None = None,
         banks: bool = False,
         limit_s: float | None = LIMIT_S,
+        max_blocks: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Raises: UnsupportedError: no such preset."""
@@ -57,6 +59,7 @@ class Emulator:
             banks=banks,
             limit_s=limit_s,
             progress=progress,
+            **({} if max_blocks is None else {"max_blocks": max_blocks}),
         )
         self._dispatcher = Dispatcher(_no_gpu, lambda: self._backend)
 

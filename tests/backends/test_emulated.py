@@ -80,6 +80,18 @@ def test_kernel_runs_on_the_arrays_own_memory_and_is_reported() -> None:
     assert backend.report.traffic == {"global read": 128, "global written": 128}
 
 
+def test_kernel_that_does_not_end_meets_the_backends_budget() -> None:
+    endless = COPY.replace("ret;", "AGAIN:\nbra AGAIN;")
+    backend = emulated(max_blocks=100)
+    source, target, addresses = arrays()
+    for array in (source, target):
+        backend.lend(array.ctypes.data, array.nbytes)
+    call = backend.pack(backend.load(replace(BINARY, ptx=endless), 0, LAUNCH), LAUNCH, ARGUMENTS, addresses)
+    with pytest.raises(EmulationError, match=r"in the last 100 no thread left(.|\n)*CTA 0 warp 0 at bra") as raised:
+        backend.launch(call, 0)
+    assert raised.value.rule == "step budget"
+
+
 def test_memory_that_was_not_lent_is_out_of_bounds() -> None:
     backend = emulated()
     source, target, addresses = arrays()

@@ -26,8 +26,7 @@ def rounded(fmt: str, exact: Fraction, mode: str) -> Fraction:
     while magnitude >= Fraction(2) ** (exponent + 1):
         exponent += 1
     unit = Fraction(2) ** (exponent - precision + 1)
-    step = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}[mode]
-    return step(exact / unit) * unit
+    return STEPS[mode](exact / unit) * unit
 
 
 def operands(fmt: str, num: int, seed: int) -> list[np.ndarray]:

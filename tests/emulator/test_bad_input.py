@@ -116,6 +116,33 @@ TEXTS: dict[str, tuple[str, str]] = {  # (text, a part of the line that is to be
         "mma.sync",
     ),
     "too few registers of a vector": (kernel("ld.global.v4.u32 {%r1, %r2}, [%rd0];"), "ld.global.v4"),
+    "too many registers of a fragment": (
+        kernel("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1, %r2}, [%r0];"),
+        "ldmatrix",
+    ),
+    "too many registers of a product": (
+        kernel(
+            "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32"
+            " {%f1,%f2,%f3,%f4,%f5},{%r1,%r2},{%r3},{%f1,%f2,%f3,%f4};"
+        ),
+        "mma.sync",
+    ),
+    "too many registers of a wmma": (
+        kernel("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1,%f2},{%r1},{%r2},{%f1,%f2};"),
+        "wmma.mma",
+    ),
+    "too many registers of a vector": (kernel("st.global.v2.u32 [%rd4], {%r0, %r0, %r0};"), "st.global.v2"),
+    "a list where the form has no vector": (kernel("ld.global.u32 {%r1, %r2}, [%rd3];"), "ld.global.u32"),
+    "a wider register than the sum": (kernel("add.u32 %r1, %rd0, %r0;"), "add.u32 %r1, %rd0"),
+    "a sum in a wider register": (kernel("add.u32 %rd5, %r0, %r0;"), "add.u32 %rd5"),
+    "a parameter of less than nothing": (
+        kernel("").replace(".param .u64 k_out", ".param .align 8 .b8 k_out[-8]"),
+        "k_out[-8]",
+    ),
+    "more parameters than a launch can have": (
+        kernel("").replace(".param .u64 k_out", ".param .align 8 .b8 k_out[40000]"),
+        "k_out[40000]",
+    ),
     "more operands than the instruction has": (kernel("add.u32 %r1, %r0, %r0, %r0, %r0;"), "add.u32 %r1, %r0, %r0,"),
     "a parameter without a type": (kernel("").replace(".param .u64 k_out", ".param k_out"), "k_out)"),
     "a line without its column": (kernel(".loc 1\nmov.u32 %r1, 1;"), ".loc 1"),
@@ -129,33 +156,10 @@ TEXTS: dict[str, tuple[str, str]] = {  # (text, a part of the line that is to be
     "an indirect branch": (kernel("brx.idx %r0, L;"), "brx.idx"),
     "a call": (kernel("call foo;", ".func foo() { ret; }"), "call"),
 }
-NOT_YET = {  # each a fault of the emulator: to be taken off this list when it is repaired
-    "braces within braces",
-    "nots of nots",
-    "brackets within brackets",
-    "pairs of pairs",
-    "a million registers",
-    "fewer than no registers",
-    "a global variable of terabytes",
-    "a local variable of terabytes",
-    "a shared variable of less than nothing",
-    "an alignment of 0",
-    "an alignment that is no power of two",
-    "an initial value past its type",
-    "an initial float past its type",
-    "too few registers of a fragment",
-    "too few registers of a vector",
-    "more operands than the instruction has",
-}
-
-
-def marked(names: Any) -> list[Any]:
-    refused_later = pytest.mark.xfail(strict=True, reason="the emulator does not refuse it yet")
-    return [pytest.param(name, marks=[refused_later] if name in NOT_YET else []) for name in names]
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("name", marked(TEXTS))
+@pytest.mark.parametrize("name", TEXTS)
 def test_text_that_is_no_ptx_is_refused_at_its_line(name: str) -> None:
     text, fragment = TEXTS[name]
     with pytest.raises(EmulationError) as raised:
@@ -172,16 +176,66 @@ ENTRY_DIRECTIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "another cluster than reqnctapercluster (B083)": (".reqnctapercluster 2, 1, 1", {"grid": 2, "cluster": 1}),
     "no cluster where explicitcluster asks for one": (".explicitcluster", {"grid": 2, "cluster": 1}),
 }
-NOT_YET |= set(ENTRY_DIRECTIVES) - {"more threads than maxntid"}
 
 
-@pytest.mark.parametrize("name", marked(ENTRY_DIRECTIVES))
+@pytest.mark.parametrize("name", ENTRY_DIRECTIVES)
 def test_launch_against_the_entrys_own_directives_is_refused(name: str) -> None:
     directive, launch = ENTRY_DIRECTIVES[name]
     text = kernel("").replace("\n{\n", f"\n{directive}\n{{\n", 1)
     with pytest.raises(EmulationError) as raised:
         execute(text, **launch)
     assert raised.value.rule == "launch"
+    assert raised.value.line == line_of(text, ".entry")
+
+
+@pytest.mark.parametrize(
+    ("directive", "launch"),
+    [
+        (".maxntid 64", {"block": 64}),
+        (".reqntid 32", {"block": 32}),
+        (".reqnctapercluster 2", {"grid": 4, "cluster": 2}),
+        (".explicitcluster", {"grid": 2, "cluster": 2}),
+        (".explicitcluster\n.reqnctapercluster 1, 1, 1", {"grid": 2, "cluster": 1}),
+        (".maxclusterrank 2", {"grid": 2, "cluster": 2}),
+    ],
+)
+def test_launch_that_the_entrys_directives_allow_runs(directive: str, launch: dict[str, Any]) -> None:
+    execute(kernel("").replace("\n{\n", f"\n{directive}\n{{\n", 1), **launch)
+
+
+def test_launch_that_does_not_fit_and_missing_entry_name_a_line() -> None:
+    text = kernel("")
+    launches: list[dict[str, Any]] = [{"grid": 3, "cluster": 2}, {"block": 2048}, {"smem_bytes": 1 << 20}, {"grid": 0}]
+    for launch in launches:
+        with pytest.raises(EmulationError) as raised:
+            execute(text, **launch)
+        assert raised.value.line == line_of(text, ".entry")
+    with pytest.raises(EmulationError, match=r"no entry 'other'; the module has k \(line 5\)") as raised:
+        run(text, "other", Grid(grid=1, block=32), [], GlobalMemory())
+    assert (raised.value.rule, raised.value.line) == ("missing entry", 5)
+
+
+# -- members of a warp -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "shfl.sync.idx.b32 %r1, %r0, 0, 31, 0;",
+        "elect.sync %r1|%p1, 0;",
+        "vote.sync.ballot.b32 %r1, 1, 0xFFFF;",
+        "mov.u32 %r2, 1;\nredux.sync.add.u32 %r1, %r0, %r2;",
+        "match.any.sync.b32 %r1, %r0, 0x7FFFFFFF;",
+    ],
+)
+def test_lane_outside_the_member_mask_that_it_runs_with_is_named(body: str) -> None:
+    with pytest.raises(EmulationError, match=r"does not have this lane .*lane \d+") as raised:
+        execute(kernel(body))
+    assert raised.value.rule == "member mask"
+
+
+def test_lanes_in_the_member_mask_run() -> None:
+    execute(kernel("mov.u32 %r2, -1;\nshfl.sync.idx.b32 %r1, %r0, 0, 31, %r2;\nelect.sync %r1|%p1, -1;"))
 
 
 # -- parameters and pointers -------------------------------------------------------------------------------------------
@@ -241,6 +295,11 @@ def test_wrong_pointer_pitch_or_size_is_named_where_it_is_used(
     assert error.source.startswith("unit.cu:")
 
 
+def test_pointer_below_zero_is_told_as_such() -> None:
+    with pytest.raises(EmulationError, match="as a signed number it is -8 "):
+        execute(kernel("mov.u64 %rd5, -8;\nld.global.u64 %rd6, [%rd5];"))
+
+
 # -- kernels that do not end -------------------------------------------------------------------------------------------
 
 
@@ -264,3 +323,30 @@ def test_kernel_whose_producer_never_loads_is_a_deadlock_with_the_barriers_state
     assert re.search(
         r"waits for parity 0 \(phase 0\) of mbarrier\(CTA 0, smem\+\d+: phase 0, 0 of 1 arrived", result.error
     )
+
+
+COUNTED = """
+mov.u32 %r1, 0;
+AGAIN:
+{store}
+add.u32 %r1, %r1, 1;
+setp.lt.u32 %p1, %r1, 64;
+@%p1 bra AGAIN;
+"""
+NEXT_PAGE = "st.global.u32 [%rd4], %r0;\nadd.s64 %rd4, %rd4, 4096;"
+
+
+def test_budget_begins_anew_with_each_page_that_is_written_first() -> None:
+    choices: dict[str, Any] = {"out_bytes": 65 * 4096, "max_blocks": 16, "schedule": "random"}  # short turns
+    execute(kernel(COUNTED.format(store=NEXT_PAGE)), **choices)
+    with pytest.raises(EmulationError, match="in the last 16 no thread left and no new page") as raised:
+        execute(kernel(COUNTED.format(store="st.global.u32 [%rd4], %r1;")), **choices)
+    assert raised.value.rule == "step budget"
+
+
+def test_budget_grows_with_the_warps_that_share_it() -> None:
+    loop = kernel(COUNTED.format(store=""))
+    choices: dict[str, Any] = {"block": 1024, "width": "warp", "schedule": "random"}
+    execute(loop, max_blocks=1500, **choices)  # 32 warps of 66 blocks each, all at once
+    with pytest.raises(EmulationError, match="has not ended"):
+        execute(loop, max_blocks=20, **choices)

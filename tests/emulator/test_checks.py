@@ -86,7 +86,7 @@ def test_fences_of_all_threads_before_a_barrier_go_out_with_one_flag() -> None:
     counter = counter.replace("{}", "membar.gl;\nbar.sync 0;\n")
     for schedule, seed in SCHEDULES:
         text = kernel(NAMES + counter, SHARED)
-        choices = {"block": 64, "grid": 2, "resident": 2, "schedule": schedule, "seed": seed}
+        choices: dict[str, Any] = {"block": 64, "grid": 2, "resident": 2, "schedule": schedule, "seed": seed}
         assert not execute(text, GIVEN, out_bytes=4096, checks=True, **choices)[1].findings
 
 

@@ -130,7 +130,7 @@ def test_f64_rounds_to_f32_once_and_not_by_way_of_another_format() -> None:
 def _f32_by_fractions(value: float, mode: str) -> float:
     unit = Fraction(2) ** -149
     steps = Fraction(value) / unit
-    whole = {"rz": int, "rm": math.floor, "rp": math.ceil, "rn": round}[mode](steps)
+    whole = STEPS[mode](steps)
     return float(whole * unit)
 
 
@@ -191,7 +191,7 @@ def test_float_to_integer_rounds_then_clamps(dst: str, mode: str) -> None:
     )
     values = values.astype(np.float32)
     limits = np.iinfo(numerics.INTEGERS[dst])
-    step = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode]
+    step = STEPS[mode.removesuffix("i")]
     for value, got in zip(values.tolist(), numerics.cvt(dst, "f32", values, mode).tolist(), strict=True):
         want = (limits.max if value > 0 else limits.min) if math.isinf(value) else step(Fraction(value))
         assert got == min(max(want, limits.min), limits.max), value
@@ -215,8 +215,7 @@ def test_integer_to_float_rounds_the_exact_integer(mode: str) -> None:
         got = numerics.cvt(dst, "s64", values, mode).astype(np.float64).tolist()
         for value, result in zip(values.tolist(), got, strict=True):
             unit = 1 << max(abs(value).bit_length() - precision, 0)
-            step = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}[mode]
-            assert Fraction(result) == step(Fraction(value, unit)) * unit, (dst, value)
+            assert Fraction(result) == STEPS[mode](Fraction(value, unit)) * unit, (dst, value)
 
 
 def test_integer_conversion_wraps_or_clamps() -> None:

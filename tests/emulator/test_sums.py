@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +93,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "case", "fmt", "acc", "magnitude"), CASES, ids=[c[0] for c in CASES])
-def test_every_recorded_sum_of_fractions_is_reproduced_in_every_bit(name, case, fmt, acc, magnitude) -> None:
+def test_every_recorded_sum_of_fractions_is_reproduced_in_every_bit(
+    name: str, case: Callable[[str], Any], fmt: str, acc: str, magnitude: float
+) -> None:
     steps, d, recorded = case(name)
     size = np.abs(d) + sum(np.abs(a).astype(np.float64) @ np.abs(b) for a, b in steps)
     assert size.max() < magnitude  # what the golden vector's tolerance rests on

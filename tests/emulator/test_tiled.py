@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ ADDRESS = 4096
 
 
 def make(
-    element: str, extents: tuple[int, ...], pitches: tuple[int, ...], box: tuple[int, ...], **more
+    element: str, extents: tuple[int, ...], pitches: tuple[int, ...], box: tuple[int, ...], **more: Any
 ) -> tiled.TiledMap:
     return tiled.TiledMap(address=ADDRESS, element=element, extents=extents, pitches_bytes=pitches, box=box, **more)
 
@@ -68,7 +69,7 @@ def tensor_bytes(tensor: tiled.TiledMap) -> int:
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(tensor: tiled.TiledMap, at) -> None:
+def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
     source = np.random.default_rng(1).integers(1, 255, 256 + tensor_bytes(tensor)).astype(np.uint8)
     start = ADDRESS - 256  # the buffer begins before the tensor
     shared = 2048 + 384
@@ -87,7 +88,7 @@ def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(tens
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_chunks_and_bytes_of_a_box_agree(tensor: tiled.TiledMap, at) -> None:
+def test_chunks_and_bytes_of_a_box_agree(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
     where = tiled.box(tensor, at, 1024)
     offsets, inside = where.global_bytes()
     size = tensor.element_bytes
@@ -101,7 +102,7 @@ def test_chunks_and_bytes_of_a_box_agree(tensor: tiled.TiledMap, at) -> None:
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_store_writes_what_is_inside_up_to_the_next_16_byte_boundary(tensor: tiled.TiledMap, at) -> None:
+def test_store_writes_what_is_inside_up_to_the_next_16_byte_boundary(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
     tensor = dataclasses.replace(tensor, fill_nan=False)
     generator = np.random.default_rng(2)
     rows = generator.integers(0, 200, (tensor.box_bytes // tensor.row_bytes, tensor.row_bytes)).astype(np.uint8)
@@ -205,7 +206,7 @@ def test_inc_and_dec_wrap_at_the_given_limit() -> None:
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_encoding_has_128_bytes_and_comes_back_as_the_same_value(tensor: tiled.TiledMap, at) -> None:
+def test_encoding_has_128_bytes_and_comes_back_as_the_same_value(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
     raw = tiled.encode(tensor)
     assert len(raw) == 128
     assert tiled.decode(raw) == tensor
@@ -240,7 +241,7 @@ GOOD = make("bf16", (72, 24), (160,), (64, 8), swizzle_bytes=128)
         ({"box": (64,)}, "2 extents need 2 box sizes"),
     ],
 )
-def test_maps_that_the_driver_would_refuse_are_refused_with_the_number(change: dict, message: str) -> None:
+def test_maps_that_the_driver_would_refuse_are_refused_with_the_number(change: dict[str, Any], message: str) -> None:
     with pytest.raises(LayoutError, match=message):
         tiled.encode(dataclasses.replace(GOOD, **change))
 

@@ -25,6 +25,7 @@ class TorchAdapter(Adapter):
         self._torch: Any = sys.modules["torch"]
         spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
         self._dtypes = {dtype.name: getattr(self._torch, spellings[dtype.name]) for dtype in ALL}
+        self._bf16 = self._dtypes["bf16"]
         private = self._torch._C
         # torch's own compiled code calls these three; each has a documented, slower stand-in below.
         self._raw_stream: Callable[[int], int] | None = getattr(private, "_cuda_getCurrentRawStream", None)
@@ -65,7 +66,8 @@ class TorchAdapter(Adapter):
 
         A tensor with the negative bit shares its base's address and metadata but not its values, and a dual tensor of
         forward-mode differentiation has its primal's: so both are asked after on each call (0.08 us a bit, and 0.03 for
-        the level, on the same host).
+        the level, on the same host). Not of bf16: torch's public functions set that bit in parts of complex tensors
+        alone, which are fp16 and fp32.
         """
         a_dtype, b_dtype = a.dtype, b.dtype
         try:
@@ -74,7 +76,7 @@ class TorchAdapter(Adapter):
                     self._check_gradients(a, b, None)
                 if self._forward._current_level >= 0:
                     self._check_tangents(a, b, None)
-                if a.is_neg() or b.is_neg():
+                if not (a_dtype is b_dtype is self._bf16) and (a.is_neg() or b.is_neg()):
                     self._view_all(a, b, None)
                 key: Hashable = (
                     a.shape, a.stride(), a_dtype, a.get_device(),
@@ -86,7 +88,7 @@ class TorchAdapter(Adapter):
                 self._check_gradients(a, b, out)
             if self._forward._current_level >= 0:
                 self._check_tangents(a, b, out)
-            if a.is_neg() or b.is_neg() or out.is_neg():
+            if not (a_dtype is b_dtype is out_dtype is self._bf16) and (a.is_neg() or b.is_neg() or out.is_neg()):
                 self._view_all(a, b, out)
             address = out.data_ptr()
             key = (

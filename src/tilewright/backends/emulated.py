@@ -22,6 +22,7 @@ from tilewright.emulator import tiled
 from tilewright.emulator.banks import matrix
 from tilewright.emulator.events import Finding as Finding
 from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.run import MAX_BLOCKS as MAX_BLOCKS
 from tilewright.emulator.run import Grid, run
 from tilewright.emulator.run import Report as Report
 from tilewright.emulator.run import Width as Width
@@ -54,7 +55,8 @@ class EmulatedBackend:
     """A GPU of the kind `model` on this CPU.
 
     `report` is of the last launch, None when that was stopped by an error; `findings` are its findings in either case.
-    `limit_s`: see HostBackend; launch() itself refuses nothing.
+    `limit_s`: see HostBackend; launch() itself refuses nothing. `max_blocks`: run() says when a run is
+    taken for endless.
     """
 
     model: Device
@@ -65,6 +67,7 @@ class EmulatedBackend:
     banks: bool = False
     progress: Callable[[int, int], None] | None = None
     limit_s: float | None = None
+    max_blocks: int = MAX_BLOCKS
     name: str = "emulated"
     report: Report | None = None
     findings: tuple[Finding, ...] = ()
@@ -166,6 +169,7 @@ class EmulatedBackend:
             width=self.width,
             checks=self.checks,
             banks=self.banks,
+            max_blocks=self.max_blocks,
             progress=self.progress,
         )
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tilewright.emulator import tiled
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.ptx import parse
-from tilewright.emulator.run import Grid, Report, Width, run
+from tilewright.emulator.run import MAX_BLOCKS, Grid, Report, Width, run
 from tilewright.emulator.schedule import Policy
 from tilewright.errors import LayoutError, UnsupportedError
 
@@ -81,6 +81,7 @@ class LaunchFile:
         seed: int = 0,
         width: Width | None = None,
         banks: bool = True,
+        max_blocks: int = MAX_BLOCKS,
         progress: Callable[[int, int], None] | None = None,
     ) -> Report:
         """Runs the entry of the PTX on the buffers, which it writes.
@@ -102,6 +103,7 @@ class LaunchFile:
             seed=seed,
             width=width,
             banks=banks,
+            max_blocks=max_blocks,
             progress=progress,
         )
 

@@ -93,6 +93,9 @@ def emulate(
     width: Annotated[Width | None, typer.Option("--width", help="Threads of a vector; default: the widest.")] = None,
     checks: ChecksOption = True,
     banks: Annotated[bool, typer.Option("--banks/--no-banks", help="Count bank conflicts.")] = True,
+    max_blocks: Annotated[
+        int | None, typer.Option("--max-blocks", min=1, help="Blocks of instructions without progress: endless.")
+    ] = None,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="DIR", help="Write FILE's buffers there afterwards, as .npy.")
     ] = None,
@@ -106,13 +109,15 @@ def emulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Run a kernel's PTX on this CPU: findings, bank conflicts, bytes moved, instructions. Exit 1 if it is wrong."""
-    choices = {
+    choices: dict[str, Any] = {
         "checks": checks,
         "schedule": schedule.value,
         "seed": seed,
         "width": None if width is None else width.value,
         "banks": banks,
     }
+    if max_blocks is not None:
+        choices["max_blocks"] = max_blocks
     if launch is not None or len(what) == 1:
         answer = _file(what, launch, save, choices)
     else:

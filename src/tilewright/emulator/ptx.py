@@ -32,7 +32,6 @@ from tilewright.emulator.syntax import (
     Variable,
     Vec,
 )
-from tilewright.errors import EmulationError
 
 _LINE_DIRECTIVES = {".version", ".target", ".address_size", ".loc", ".file", ".maxntid", ".minnctapersm", ".reqntid",
                     ".maxnreg", ".explicitcluster", ".reqnctapercluster", ".maxclusterrank", ".noreturn", ".pragma",

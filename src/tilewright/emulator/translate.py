@@ -36,7 +36,19 @@ from tilewright.emulator.isa import (
 )
 from tilewright.emulator.isa.table import Form, Table
 from tilewright.emulator.ptx import parse
-from tilewright.emulator.syntax import TYPE_BYTES, Entry, Imm, Instruction, Mem, Name, Not, Operand, Operands, Program, Reg
+from tilewright.emulator.syntax import (
+    TYPE_BYTES,
+    Entry,
+    Imm,
+    Instruction,
+    Mem,
+    Name,
+    Not,
+    Operand,
+    Operands,
+    Program,
+    Reg,
+)
 from tilewright.emulator.values import DTYPES, PARKED, STORAGE, blend
 from tilewright.errors import EmulationError
 

@@ -69,6 +69,15 @@ def _sizes(shape: str) -> tuple[int, int, int]:
     return m, n, k
 
 
+def _num_registers(operand: str, kind: str, shape: str) -> int:
+    """Registers of a lane. Source: PTX ISA, wmma: matrix fragments: f16 a and b take 8 of any shape, bf16 no more than
+    they need."""
+    m, n, k = _sizes(shape)
+    if operand in ("a", "b"):
+        return 8 if kind == "f16" else (m if operand == "a" else n) * k * 16 // (WARP * 32)
+    return m * n * (32 if kind == "f32" else 16) // (WARP * 32)
+
+
 def _wmma_address(e: Emitter, operand: Operand, m: Modifiers) -> tuple[str, str]:
     space = m["space"].split("::")[0]
     if space == "shared":
@@ -78,7 +87,7 @@ def _wmma_address(e: Emitter, operand: Operand, m: Modifiers) -> tuple[str, str]
 
 def _wmma_load(e: Emitter, i: Instruction, m: Modifiers) -> None:
     place, space = _wmma_address(e, i.operands[1], m)
-    given = items(e, i.operands[0])
+    given = items(e, i.operands[0], _num_registers(m["operand"], m["type"], m["shape"]))
     stride = e.read(i.operands[2], "u32") if len(i.operands) > 2 else "None"
     arguments = (
         place,
@@ -97,7 +106,8 @@ def _wmma_load(e: Emitter, i: Instruction, m: Modifiers) -> None:
 def _wmma_store(e: Emitter, i: Instruction, m: Modifiers) -> None:
     place, space = _wmma_address(e, i.operands[0], m)
     kind = "f32" if m["type"] == "f32" else "b32"
-    values = tuple_of([e.read(item, kind, wide=True) for item in items(e, i.operands[1])])
+    given = items(e, i.operands[1], _num_registers("d", m["type"], m["shape"]))
+    values = tuple_of([e.read(item, kind, wide=True) for item in given])
     stride = e.read(i.operands[2], "u32") if len(i.operands) > 2 else "None"
     e.line(
         e.call(
@@ -188,10 +198,12 @@ def wmma_store(
 
 def _wmma_mma(e: Emitter, i: Instruction, m: Modifiers) -> None:
     groups = []
-    for operand, kind in zip(i.operands[1:4], ("b32", "b32", "f32" if m["c"] == "f32" else "b32"), strict=True):
-        groups.append(tuple_of([e.read(item, kind, wide=True) for item in items(e, operand)]))
+    for operand, place, kind in zip(i.operands[1:4], "abc", (m["a"], m["a"], m["c"]), strict=True):
+        given = items(e, operand, _num_registers(place, kind, m["shape"]))
+        register = "f32" if kind == "f32" else "b32"
+        groups.append(tuple_of([e.read(item, register, wide=True) for item in given]))
     result = e.fresh(e.call(wmma_mma, *groups, str(_sizes(m["shape"])), repr(m["a"]), repr(m["c"]), repr(m["d"])))
-    for position, item in enumerate(items(e, i.operands[0])):
+    for position, item in enumerate(items(e, i.operands[0], _num_registers("d", m["d"], m["shape"]))):
         e.write(item, "f32" if m["d"] == "f32" else "b32", f"{result}[{position}]")
 
 

@@ -81,6 +81,13 @@ def test_a_deadlock_is_the_answer_and_not_a_refusal(tmp_path: Path) -> None:
     assert (answer["right"], answer["rule"]) == (False, "deadlock")
 
 
+def test_a_kernel_that_does_not_end_meets_the_budget_that_is_given(tmp_path: Path) -> None:
+    endless = tmp_path / "endless.cu"
+    endless.write_text(Path(RACE).read_text().replace("// here", 'asm volatile("AGAIN: bra AGAIN;");'))
+    answer = json.loads(call("emulate", str(endless), "--launch", LAUNCH, "--max-blocks", "50", "--json").stdout)
+    assert (answer["rule"], answer["choices"]["max_blocks"]) == ("step budget", 50)
+
+
 def test_a_ptx_file_runs_without_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "reverse.ptx"
     from tilewright.cli.emulate import _compiled

@@ -90,7 +90,7 @@ def multiply(
     launch = family.launch(problem, config, H200, num_sms)
     for array in given.rows:
         backend.lend(array.ctypes.data, array.nbytes)
-    kernel = backend.load(binary(family, problem, config), 0, launch)
+    kernel = backend.load(binary(family, problem, config), 0, launch)  # type: ignore[arg-type]  # families are frozen
     addresses = {name: array.ctypes.data for name, array in zip(("a", "b", "out"), given.rows, strict=True)}
     backend.launch(backend.pack(kernel, launch, family.arguments(problem, config, launch), addresses), 0)
     return backend

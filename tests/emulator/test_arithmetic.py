@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,7 @@ from tilewright.emulator import arithmetic, numerics
 
 FORMATS = {"f16": (11, -14), "bf16": (8, -126), "f32": (24, -126), "f64": (53, -1022)}
 MODES = ("rn", "rz", "rm", "rp")
+STEPS: dict[str, Callable[[Fraction], int]] = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}
 
 
 def rounded(fmt: str, exact: Fraction, mode: str) -> Fraction:

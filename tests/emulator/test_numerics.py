@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilewright.emulator import numerics
 # (exponent bits, mantissa bits, bias) by the formats' definitions; e4m3 has no infinity and one NaN a sign.
 LAYOUTS = {"f16": (5, 10, 15), "bf16": (8, 7, 127), "e5m2": (5, 2, 15), "e4m3": (4, 3, 7), "f32": (8, 23, 127)}
 MODES = ("rn", "rz", "rm", "rp", "rna")
+STEPS: dict[str, Callable[[Fraction], int]] = {"rn": round, "rz": math.trunc, "rm": math.floor, "rp": math.ceil}
 
 
 def by_definition(fmt: str, bits: int) -> Fraction | float:

@@ -69,7 +69,9 @@ def tensor_bytes(tensor: tiled.TiledMap) -> int:
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
+def test_load_brings_every_element_to_its_swizzled_place_and_fills_the_rest(
+    tensor: tiled.TiledMap, at: tuple[int, ...]
+) -> None:
     source = np.random.default_rng(1).integers(1, 255, 256 + tensor_bytes(tensor)).astype(np.uint8)
     start = ADDRESS - 256  # the buffer begins before the tensor
     shared = 2048 + 384
@@ -102,7 +104,9 @@ def test_chunks_and_bytes_of_a_box_agree(tensor: tiled.TiledMap, at: tuple[int, 
 
 
 @pytest.mark.parametrize(("tensor", "at"), CASES)
-def test_store_writes_what_is_inside_up_to_the_next_16_byte_boundary(tensor: tiled.TiledMap, at: tuple[int, ...]) -> None:
+def test_store_writes_what_is_inside_up_to_the_next_16_byte_boundary(
+    tensor: tiled.TiledMap, at: tuple[int, ...]
+) -> None:
     tensor = dataclasses.replace(tensor, fill_nan=False)
     generator = np.random.default_rng(2)
     rows = generator.integers(0, 200, (tensor.box_bytes // tensor.row_bytes, tensor.row_bytes)).astype(np.uint8)

@@ -230,7 +230,8 @@ def wmma_mma(
             values = np.stack(registers, axis=1).reshape(warps, WARP, -1)
         else:
             values = decoded(stored, elements_of(registers, 16, n)).reshape(warps, WARP, -1)
-        return fragments.scatter(where, values, shape)
+        held = values.shape[-1]  # of bf16 each element once, of f16 twice
+        return fragments.scatter((where[0][:, :held], where[1][:, :held]), values, shape)
 
     product = np.matmul(matrix(a, "a", kind, (m, k)), matrix(b, "b", kind, (k, columns)))
     product += matrix(c, "c", c_kind, (m, columns))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from golden.vector import Tolerance, Vector
 from numpy.typing import NDArray
+
+from golden.vector import Tolerance, Vector
 
 Bytes = NDArray[np.uint8]
 

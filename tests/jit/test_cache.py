@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from jit_units import HEADERS, UNIT, make_source
 
-from tilewright.jit import build, cache
+from tilewright.jit import build, cache, folders
 from tilewright.jit.cache import Cache, CacheFolderWarning
 from tilewright.jit.source import Binary, Resources, Source
 
@@ -373,7 +373,7 @@ def test_a_folder_of_another_user_is_not_used_and_one_of_root_is(
     assert len(caught) == (owner != 0)
     monkeypatch.undo()
     status = os.stat_result((0o100644, 0, 0, 1, 4242, 4242, 0, 0, 0, 0))
-    assert "user 4242" in cache._distrust(status)
+    assert "user 4242" in folders.distrust(status)
 
 
 def test_a_store_replaces_only_when_asked(store: Cache, entry: Path, source: Source) -> None:

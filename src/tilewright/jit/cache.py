@@ -30,6 +30,7 @@ from typing import Any
 
 from tilewright import settings
 from tilewright.errors import CacheError
+from tilewright.jit import folders
 from tilewright.jit.source import SCHEMA, Binary, Resources, Source
 
 CUBIN, PTX, LOG, UNIT, INCLUDE, RECORD = "kernel.cubin", "kernel.ptx", "log.txt", "unit.cu", "include", "entry.json"
@@ -156,7 +157,7 @@ class Cache:
             folder.parent.mkdir(mode=self.folder_mode, exist_ok=True)
             if replace and folder.exists():
                 self._discard(folder)
-            return _publish(aside, folder)
+            return folders.publish(aside, folder)
         except OSError as error:
             reason = f"{error.strerror or type(error).__name__} while writing"
             works = (
@@ -210,7 +211,7 @@ class Cache:
                         name=record["name"],
                         arch=record["arch"],
                         compiler=record["compiler"],
-                        size_bytes=_size(folder),
+                        size_bytes=folders.size(folder),
                         created_seconds=record["created_seconds"],
                         folder=folder,
                     )
@@ -219,21 +220,21 @@ class Cache:
 
     def total_bytes(self) -> int:
         """Bytes of every file in every entry, the damaged ones too."""
-        return sum(_size(folder) for folder in self._entry_folders())
+        return sum(folders.size(folder) for folder in self._entry_folders())
 
     def clear(self) -> int:
         """The number of entries removed; the note and leftovers go too. Touches nothing that looks otherwise."""
-        folders = list(self._entry_folders())
-        for folder in folders:
+        found = list(self._entry_folders())
+        for folder in found:
             self._discard(folder)
         self._remove_leftovers(older_than=0.0)
         if self.root is not None and self.is_writable:
             with contextlib.suppress(OSError):
                 (self.root / NOTE).unlink()
-        for shard in {folder.parent for folder in folders}:
+        for shard in {folder.parent for folder in found}:
             with contextlib.suppress(OSError):
                 shard.rmdir()
-        return len(folders)
+        return len(found)
 
     def trim(self, max_bytes: int | None = None, max_age_seconds: float | None = None) -> int:
         """The number of entries removed, oldest builds first, until the rest is young and small enough."""
@@ -260,8 +261,8 @@ class Cache:
 
     def _entry_folders(self) -> Iterator[Path]:
         """Folders named like entries; links are passed over, since `clear` must not leave the root."""
-        for shard in _children(self.root, _SHARD):
-            for folder in _children(shard, _KEY):
+        for shard in folders.children(self.root, _SHARD):
+            for folder in folders.children(shard, _KEY):
                 if folder.name.startswith(shard.name):
                     yield folder
 
@@ -309,7 +310,7 @@ class Cache:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise _BadEntryError(path.name)
-                if not self.trusted and (reason := _distrust(os.fstat(file.fileno()))):
+                if not self.trusted and (reason := folders.distrust(os.fstat(file.fileno()))):
                     self._warn_distrust(path, reason)
                     raise PermissionError(errno.EACCES, reason)
                 return file.read()
@@ -347,7 +348,7 @@ class Cache:
         aside.mkdir(mode=self.folder_mode)
         for path, raw in files.items():
             self._write_file(aside, path, raw)
-        _flush(aside)
+        folders.flush(aside)
 
     def _write_file(self, aside: Path, path: str, raw: bytes) -> None:
         target = aside / path
@@ -372,7 +373,7 @@ class Cache:
                 aside.unlink()
 
     def _remove_leftovers(self, older_than: float) -> None:
-        for folder in _children(self.root, _LEFTOVER):
+        for folder in folders.children(self.root, _LEFTOVER):
             with contextlib.suppress(OSError):
                 if time.time() - folder.stat().st_mtime >= older_than:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -381,7 +382,7 @@ class Cache:
         if self.trusted:
             return True
         try:
-            reason = _distrust(folder.stat())
+            reason = folders.distrust(folder.stat())
         except OSError:
             return True  # absent or out of reach: then nothing is read from it either
         if reason:
@@ -421,57 +422,5 @@ def forget_warnings() -> None:
     _warned.clear()
 
 
-def _distrust(status: os.stat_result) -> str:
-    """Why others could change a file or folder of this status; empty when only this user and root can.
-
-    The sticky bit is no help: it keeps others from removing entries, not from adding them.
-    """
-    if status.st_uid not in (os.geteuid(), 0):
-        return f"it belongs to user {status.st_uid}, who is neither you ({os.geteuid()}) nor root"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"others can write it (mode {stat.S_IMODE(status.st_mode):04o})"
-    return ""
-
-
 def _sum_of(record: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-
-
-def _children(folder: Path | None, name: re.Pattern[str]) -> list[Path]:
-    if folder is None:
-        return []
-    try:
-        named = [path for path in folder.iterdir() if name.fullmatch(path.name)]
-        return [path for path in named if path.is_dir() and not path.is_symlink()]
-    except OSError:
-        return []
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # removed by another process meanwhile
-            status = path.lstat()
-            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
-    return total
-
-
-def _publish(aside: Path, folder: Path) -> bool:
-    """True when `aside` became `folder`; False when another process was first, seen by us (NFS) or not."""
-    try:
-        aside.rename(folder)
-    except OSError as error:
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise
-    _flush(folder.parent)
-    return True
-
-
-def _flush(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,6 +1,6 @@
 """How a product is computed: tiles, pipeline depth, roles, order. And the one home of what is legal.
 
-A Config is what a tuner searches over and what a record holds. Its derived numbers (bytes, threads, registers,
+A Config is what the model chooses among and what a caller may name. Its derived numbers (bytes, threads, registers,
 arrivals) are computed here and nowhere else; the rendered header hands them to the kernel by name.
 """
 

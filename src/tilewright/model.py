@@ -1,7 +1,7 @@
 """How long a kernel should take, from counts, rates and energy: what matmul chooses by when nothing has been measured.
 
 A family is a generator of candidates; the choice is the cheapest by this model. Every term can be printed. Knows
-nothing of plans, drivers or records.
+nothing of plans or drivers.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from tilewright import device
 from tilewright.backends.emulated import emulated
 from tilewright.bench.ladder import RungPlan
-from tilewright.bench.ladder_emulated import HAS_CHECKER, emulate
+from tilewright.bench.ladder_emulated import emulate
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
 from tilewright.kernels.ladder import RUNGS
@@ -105,7 +105,6 @@ class Mutant(RungPlan):
         return build(dataclasses.replace(source, text=source.text.replace(*self.change)))
 
 
-@pytest.mark.skipif(not HAS_CHECKER, reason="most of these breaks are races, which the checker finds")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_protocol_is_found(name: str) -> None:
     number, old, new, word = MUTANTS[name]

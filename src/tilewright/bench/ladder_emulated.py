@@ -5,7 +5,6 @@ Makes rows and a table; times are those of this CPU and say nothing of a GPU.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -20,8 +19,6 @@ from tilewright.problem import Problem
 
 Row = dict[str, Any]
 
-# The checker is a part of the emulator of its own; without it the machine's own rules are checked alone.
-HAS_CHECKER = importlib.util.find_spec("tilewright.emulator.checks") is not None
 NUM_SMS = 4  # few, so that persistent rungs take several tiles each at a small size
 COLUMNS = (
     "rung", "verdict", "warp instructions", "wgmma", "fma", "TMA loads", "TMA stores", "mbarrier", "global read",
@@ -29,7 +26,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = HAS_CHECKER) -> Iterator[Row]:
+def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = True) -> Iterator[Row]:
     """One row a rung as it ends. `checks`: races and the rest of the memory model too, at twice the time."""
     names = tuple(names)
     device = emulated(checks=checks, banks=True)

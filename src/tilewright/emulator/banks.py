@@ -20,7 +20,6 @@ from tilewright.emulator.tiled import TiledMap, shared_chunks
 
 NUM_BANKS = 32
 BANK_BYTES = 4
-LINE_BYTES = NUM_BANKS * BANK_BYTES
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ Operand = Literal["a", "b", "c", "d"]
 
 REGISTER_BITS = 32
 WARP_LANES = 32
-WARPGROUP_LANES = 128
 CHUNK_BYTES = 16  # what swizzles move, and the row of a core matrix
 CORE_ROWS = 8  # rows of a core matrix
 

@@ -25,7 +25,7 @@ from tilewright.jit import identity, nvrtc
 from tilewright.jit.cache import Cache, prebuilt_caches, user_cache
 from tilewright.jit.source import Binary, Source
 
-MEMORY_BYTES = 256 << 20  # of cubins, PTX and logs; a tuner's thousand candidates must not stay in memory for ever
+MEMORY_BYTES = 256 << 20  # of cubins, PTX and logs; a sweep's thousand candidates must not stay in memory for ever
 
 Progress = Callable[[int, int, Binary], None]  # (units done, units in all, the one just done)
 

@@ -13,7 +13,7 @@ struct Cell {
 // The cell after `index` steps of a curve that visits every cell of a rectangle of `rows` x `columns` once, by steps to
 // a neighbour (now and then a diagonal one where an odd side forces it). Each turn of the loop goes into one of two or
 // three parts of the rectangle; about log2 of the longer side turns. Source: J. Cerveny, "gilbert", the generalised
-// Hilbert curve for rectangles of arbitrary sizes (BSD-2-Clause); the recursion is written as a loop here.
+// Hilbert curve for rectangles of arbitrary sizes, written anew as a loop (LICENSES/gilbert.txt, BSD-2-Clause).
 DEVICE Cell hilbert_cell(int32_t index, int32_t rows, int32_t columns) {
     Cell at{0, 0};                                                    // the corner where the part begins
     Cell along = rows >= columns ? Cell{rows, 0} : Cell{0, columns};  // the part's main side, and its direction

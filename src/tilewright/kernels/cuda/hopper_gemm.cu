@@ -29,9 +29,10 @@
 //   empty    consumers' wgmmas      one arrival of each of those warps, of   the producer of the CTA
 //            have read the slot     each CTA of the cluster
 //
-// Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2) the
-// same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the consumers of both CTAs have released it: a consumer warp arrives
-// on its own empty barrier and, by mapa, on the peer's. A half may land before the own producer has announced its bytes:
+// Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2)
+// the same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the
+// consumers of both CTAs have released it: a consumer warp arrives on its own empty barrier and, by mapa, on the
+// peer's. A half may land before the own producer has announced its bytes:
 // the phase cannot complete before that announcement, since it is also the only arrival. No CTA leaves before every
 // arrival on its barriers has been made: all threads end with a cluster barrier.
 //
@@ -45,9 +46,9 @@
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
-// Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (HALVES: an even number),
-// TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases and pitches of a and b multiples of 16 bytes;
-// at most 2^30 tiles.
+// Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (HALVES: an even
+// number), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases and pitches of a and
+// b multiples of 16 bytes; at most 2^30 tiles.
 
 #include "config.cuh"
 #include "epilogue.cuh"

@@ -29,8 +29,6 @@ def test_canary_finds_one_element_between_the_rows(where: tuple[int, int]) -> No
     row, column = where
     canary.buffer[canary.out.storage_offset() + 9 * row + column] = 2.0
     assert canary.damaged() == 1
-    canary.poison_again()
-    assert (canary.unwritten(), canary.damaged()) == (35, 0)
 
 
 @pytest.mark.parametrize("side", [-1, 1])

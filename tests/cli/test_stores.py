@@ -86,3 +86,10 @@ def test_a_cache_that_cannot_be_written_warns_in_one_line_and_works(
     assert json.loads(result.stdout)["binary"]["from_cache"] is False
     (warning,) = result.stderr.splitlines()
     assert warning.startswith("warning: cache folder")
+
+
+def test_trim_removes_what_is_over_the_limit_and_nothing_without_one(cache_folder: Path) -> None:
+    printed("run", "64", "64", "64", "--no-emulate")
+    assert printed("cache", "trim") == "removed 0 entries\n"
+    assert printed("cache", "trim", "--max-mib", "0") == "removed 1 entry\n"
+    assert f"0 entries, 0 B in {cache_folder}" in printed("cache")

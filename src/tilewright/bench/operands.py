@@ -59,10 +59,6 @@ class Canary:
         everything = int((self.bits != self.poison).sum())
         return everything - int((self._window() != self.poison).sum())
 
-    def poison_again(self) -> None:
-        """As before any call."""
-        self.bits.fill_(self.poison)
-
     def _window(self) -> torch.Tensor:
         return self.bits.as_strided(self.out.shape, self.out.stride(), self.out.storage_offset())
 

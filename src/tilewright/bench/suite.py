@@ -94,19 +94,6 @@ GROUPS: dict[str, tuple[Shape, ...]] = {
     ),
 }
 
-# What each group stands for, for the tables.
-MEANINGS: dict[str, str] = {
-    "square": "squares of powers of two",
-    "tiny": "one to three tiles: launch and latency",
-    "odd": "sizes that are no multiples of tiles, vectors or 16 bytes",
-    "llama3_8b": "linear layers of Llama 3 8B, decode to prefill",
-    "llama3_70b": "linear layers of Llama 3 70B",
-    "deepseek_v3": "linear layers of DeepSeek V3",
-    "lm_head": "a language model's head",
-    "large_k": "few tiles with a long sum",
-    "tall": "many rows, little work a row",
-}
-
 
 def shapes() -> tuple[Shape, ...]:
     """Every shape of every group, in the order of the table."""

@@ -1,4 +1,4 @@
-"""`tilewright cache list | path | clear`: the folder of compiled kernels."""
+"""`tilewright cache list | path | trim | clear`: the folder of compiled kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tilewright.cli import terminal
 if TYPE_CHECKING:
     from tilewright.jit.cache import Cache
 
-app = typer.Typer(invoke_without_command=True, help="The folder of compiled kernels: list it, find it, empty it.")
+app = typer.Typer(
+    invoke_without_command=True, help="The folder of compiled kernels: list it, find it, trim it, empty it."
+)
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -56,6 +58,19 @@ def list_entries(as_json: JsonOption = False) -> None:
 def path() -> None:
     """Print the folder, and nothing when this user has none."""
     typer.echo(_path(_user_cache()) or "")
+
+
+@app.command("trim")
+def trim(
+    max_mib: Annotated[float | None, typer.Option(min=0.0, help="Keep at most so many MiB.")] = None,
+    max_days: Annotated[float | None, typer.Option(min=0.0, help="Keep nothing older.")] = None,
+) -> None:
+    """Remove the oldest entries until the rest is small and young enough."""
+    removed = _user_cache().trim(
+        max_bytes=None if max_mib is None else int(max_mib * 2**20),
+        max_age_seconds=None if max_days is None else max_days * 86400,
+    )
+    typer.echo(f"removed {_entries(removed)}")
 
 
 @app.command("clear")

@@ -146,7 +146,6 @@ class SharedLayout:
     offsets: dict[str, int]
     static_bytes: int
     dynamic: dict[str, int]
-    dynamic_alignment: int
 
 
 def _layout(program: Program, entry: Entry) -> SharedLayout:
@@ -164,7 +163,7 @@ def _layout(program: Program, entry: Entry) -> SharedLayout:
         position += variable.size
     alignment = max([variable.alignment for variable in dynamic], default=16)
     start = -(-position // alignment) * alignment
-    return SharedLayout(offsets, position, {variable.name: start for variable in dynamic}, alignment)
+    return SharedLayout(offsets, position, {variable.name: start for variable in dynamic})
 
 
 class Emitter:

@@ -7,6 +7,7 @@ bf16 x bf16 -> bf16 with k contiguous in a and b, at any m, n and k.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,7 @@ Constants = dict[str, int | bool | str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rung:
+class Rung(ABC):
     """One step of the ladder: a Family whose space is its one config.
 
     `idea` in one sentence; `public_tflops` is what the public ladder's rung reaches at 8192^3 in a burst (measured,
@@ -87,9 +88,9 @@ class Rung:
             "PAIRED_STORES": _even(problem),
         }
 
+    @abstractmethod
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of the entry in order."""
-        raise NotImplementedError
 
     def __str__(self) -> str:
         return f"{self.name}: {self.idea}"

@@ -5,6 +5,7 @@ Each kind of config is what one stretch of the ladder is written for; what a run
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumul
 
 
 @dataclass(frozen=True, kw_only=True)
-class RungConfig(Config):
+class RungConfig(Config, ABC):
     """The constants of a rung, and its own legality: what the rung's source does not ask for is not there to vary."""
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
@@ -50,9 +51,9 @@ class RungConfig(Config):
             found.append(f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} a CTA may have")
         return tuple(found)
 
+    @abstractmethod
     def tile_violations(self) -> list[str]:
         """What is wrong with the tile itself."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -151,63 +151,22 @@ def movmatrix(team: Team, s: Any, n: int, site: Site, values: Array) -> Array:
 
 # -- mma.sync --------------------------------------------------------------------------------------------------------
 
-_form(
-    "mma.sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32|f16>.<a:f16>.<b:f16>.<c:f32|f16>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32>.<a:bf16>.<b:bf16>.<c:f32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m16n8k4|m16n8k8>.row.col.<d:f32>.<a:tf32>.<b:tf32>.<c:f32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m16n8k16|m16n8k32>.row.col[<satfinite:.satfinite>].<d:s32>.<a:s8|u8>.<b:s8|u8>.<c:s32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m16n8k32>.row.col.<d:f32|f16>.<a:e4m3|e5m2>.<b:e4m3|e5m2>.<c:f32|f16>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m8n8k16>.row.col[<satfinite:.satfinite>].<d:s32>.<a:s8|u8>.<b:s8|u8>.<c:s32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
-    "mma.sync.aligned.<shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16>.row.col.<d:f64>.<a:f64>.<b:f64>.<c:f64>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
 _SPARSE_16 = "mma.sp[<ordered:::ordered_metadata>].sync.aligned.<shape:m16n8k16|m16n8k32>.row.col"
-_form(f"{_SPARSE_16}.<d:f32|f16>.<a:f16>.<b:f16>.<c:f32|f16>", lambda e, i, m: _mma(e, i, m), "mma", aligned="warp")
-_form(f"{_SPARSE_16}.<d:f32>.<a:bf16>.<b:bf16>.<c:f32>", lambda e, i, m: _mma(e, i, m), "mma", aligned="warp")
-_form(
+_MMA = (
+    "mma.sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32|f16>.<a:f16>.<b:f16>.<c:f32|f16>",
+    "mma.sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32>.<a:bf16>.<b:bf16>.<c:f32>",
+    "mma.sync.aligned.<shape:m16n8k4|m16n8k8>.row.col.<d:f32>.<a:tf32>.<b:tf32>.<c:f32>",
+    "mma.sync.aligned.<shape:m16n8k16|m16n8k32>.row.col[<satfinite:.satfinite>].<d:s32>.<a:s8|u8>.<b:s8|u8>.<c:s32>",
+    "mma.sync.aligned.<shape:m16n8k32>.row.col.<d:f32|f16>.<a:e4m3|e5m2>.<b:e4m3|e5m2>.<c:f32|f16>",
+    "mma.sync.aligned.<shape:m8n8k16>.row.col[<satfinite:.satfinite>].<d:s32>.<a:s8|u8>.<b:s8|u8>.<c:s32>",
+    "mma.sync.aligned.<shape:m8n8k4|m16n8k4|m16n8k8|m16n8k16>.row.col.<d:f64>.<a:f64>.<b:f64>.<c:f64>",
+    f"{_SPARSE_16}.<d:f32|f16>.<a:f16>.<b:f16>.<c:f32|f16>",
+    f"{_SPARSE_16}.<d:f32>.<a:bf16>.<b:bf16>.<c:f32>",
     "mma.sp[<ordered:::ordered_metadata>].sync.aligned.<shape:m16n8k8|m16n8k16>.row.col.<d:f32>.<a:tf32>.<b:tf32>.<c:f32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
-)
-_form(
     "mma.sp[<ordered:::ordered_metadata>].sync.aligned.<shape:m16n8k32|m16n8k64>.row.col[<satfinite:.satfinite>].<d:s32>.<a:s8|u8>.<b:s8|u8>.<c:s32>",
-    lambda e, i, m: _mma(e, i, m),
-    "mma",
-    aligned="warp",
 )
+for _pattern in _MMA:
+    _form(_pattern, lambda e, i, m: _mma(e, i, m), "mma", aligned="warp")  # _mma is defined below
 _form(
     "mma.sp[<ordered:::ordered_metadata>].sync.aligned.<shape:m16n8k64>.row.col"
     ".<d:f32|f16>.<a:e4m3|e5m2>.<b:e4m3|e5m2>.<c:f32|f16>",

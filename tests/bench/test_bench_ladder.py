@@ -60,7 +60,7 @@ def test_the_table_has_a_line_a_rung_in_order_failures_among_them_and_cublas_las
     rows = [
         timed(ladder.CUBLAS, "burst", 810.0, ratio=None),
         timed("v05_moved_registers", "burst", 700.0),
-        timed("v03_swizzled", "steady", 400.0),
+        timed("v03_tuned_tma", "steady", 400.0),
         {"kind": "rung_check", "rung": "v04_warp_specialized", "status": "stopped after 120 s", "why": ""},
         {"kind": "rung_emulated", "rung": "v05_moved_registers", "status": "ok", "conflicts": 0.25},
     ]
@@ -104,7 +104,7 @@ def test_a_check_that_dies_is_a_row_and_its_rung_is_not_timed(monkeypatch: pytes
     names = ladder.named("v01-v03,v12")
     rows = ladder.measure(names, packed(64, 64, 64), modes=("burst", "steady"), progress=said.append)
     assert [row["status"] for row in rows].count("stopped after 120 s") == 1
-    assert [words[1] for words in asked if words[0] == "--time"] == [f"v01_simt,v03_swizzled,{ladder.PRODUCTION}"] * 2
+    assert [words[1] for words in asked if words[0] == "--time"] == [f"v01_simt,v03_tuned_tma,{ladder.PRODUCTION}"] * 2
     assert said[-2:] == ["timing burst", "timing steady"]
 
 

@@ -17,10 +17,10 @@ def test_without_a_gpu_the_rungs_run_in_the_emulator_and_say_why(tmp_path: Path)
     result = call("ladder", "--rungs", "v03,v07", "--size", "128x256x128", "--into", str(tmp_path))
     assert result.exit_code == 0
     assert "in the emulator: cuInit" in result.stderr
-    assert "v03_swizzled" in result.stdout
+    assert "v03_tuned_tma" in result.stdout
     assert result.stdout.count("exact") == 2
     document = json.loads((tmp_path / "ladder.json").read_text())
-    assert [row["rung"] for row in document["rows"]] == ["v03_swizzled", "v07_cheap_barriers"]
+    assert [row["rung"] for row in document["rows"]] == ["v03_tuned_tma", "v07_cheap_barriers"]
     assert (tmp_path / "ladder.md").read_text().count("\n") == 4
     assert not (tmp_path / "ladder.svg").exists()
 

@@ -79,8 +79,11 @@ def test_the_sass_of_a_rung_shows_its_idea_and_not_the_next(number: str, uses: s
 
 
 def test_a_box_of_whole_lines_takes_one_load_where_core_matrices_take_eight() -> None:
-    assert opcodes("v02")["UTMALDG"] == 16
+    assert opcodes("v02")["UTMALDG"] == 2
     assert opcodes("v03")["UTMALDG"] == 2
+    narrow = BY_NUMBER["v03"].config.replace(panel_bytes=16)
+    binary = build(render(BY_NUMBER["v03"], EVEN, narrow, H200))
+    assert disassemble.opcodes(disassemble.sass(binary.cubin))["UTMALDG"] == 16
 
 
 def test_only_clusters_multicast() -> None:
@@ -150,7 +153,8 @@ def test_a_rung_refuses_what_its_source_does_not_compute(rung: Rung) -> None:
 @pytest.mark.parametrize(
     ("number", "change"),
     [
-        ("v01", {"tile_k": 32}), ("v02", {"stages": 2}), ("v03", {"panel_bytes": 48}), ("v03", {"box_rows": 96}),
+        ("v01", {"tile_k": 32}), ("v02", {"stages": 2}), ("v02", {"panel_bytes": 64}), ("v02", {"tile_n": 128}),
+        ("v03", {"panel_bytes": 48}), ("v03", {"box_rows": 96}),
         ("v03", {"tile_n": 256}), ("v04", {"consumers": 2, "tile_m": 128}), ("v04", {"stages": 1}),
         ("v04", {"stages": 8}), ("v05", {"consumers": 1}), ("v05", {"producer_registers": 20}), ("v06", {"tile_k": 32}),
         ("v07", {"cluster_m": 2}), ("v08", {"store_slots": 1}), ("v08", {"tile_n": 8}), ("v09", {"store_slots": 0}),
@@ -173,12 +177,39 @@ def test_dispatch_sees_no_rung_and_the_catalog_knows_all() -> None:
         assert catalog.family(rung.name) is rung
 
 
-def test_persistent_rungs_launch_one_cta_an_sm_and_earlier_ones_a_cta_a_tile() -> None:
+def test_persistent_rungs_launch_whole_waves_and_earlier_ones_a_cta_a_tile() -> None:
     for rung in RUNGS:
         grid = rung.launch(EVEN, rung.config, H200).grid
         rows, columns = rung.config.tiles(EVEN)
-        assert grid == (132 if rung.number >= "v06" else rows * columns)
+        assert grid == (128 if rung.number >= "v06" else rows * columns)  # 512 tiles: 4 waves on 132 SMs as on 128
         assert rung.launch(packed(1, 1, 1), rung.config, H200).grid == rung.config.cluster_m
+
+
+@pytest.mark.parametrize("number", ["v06", "v08"])
+@pytest.mark.parametrize("num_sms", [1, 2, 3, 7, 131, 132])
+def test_a_persistent_grid_needs_no_more_waves_than_the_largest_and_has_no_cluster_to_spare(
+    number: str, num_sms: int
+) -> None:
+    rung = BY_NUMBER[number]
+    cluster = rung.config.cluster_m
+    for size in (1, 300, 1000, 4096, 8192):
+        problem = packed(size, size, 64)
+        rows, columns = rung.config.tiles(problem)
+        places, largest = rows * columns // cluster, max(num_sms // cluster, 1)
+        launch = rung.launch(problem, rung.config, H200, num_sms=num_sms)
+        clusters = launch.grid // cluster
+        assert launch.grid % cluster == 0
+        assert clusters <= largest
+        waves = -(-places // largest)
+        assert -(-places // clusters) == waves
+        assert clusters == 1 or -(-places // (clusters - 1)) > waves
+
+
+def test_the_main_loop_moves_no_descriptor_into_a_uniform_register_from_v07_on() -> None:
+    """Two consumers: ptxas sees one number a warp only where it comes from one lane. An R2UR costs some ten cycles."""
+    for rung in RUNGS[4:]:
+        code = disassemble.sass(compiled(rung).cubin)
+        assert ("R2UR" not in code[code.index("HGMMA") : code.rindex("HGMMA")]) == (rung.number >= "v07"), rung.name
 
 
 def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:

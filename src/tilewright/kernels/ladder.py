@@ -20,6 +20,7 @@ from tilewright.kernels.hopper import store_columns
 from tilewright.kernels.ladder_configs import (
     ClusterConfig,
     RungConfig,
+    SimpleConfig,
     SimtConfig,
     SingleConsumerConfig,
     SlotConfig,
@@ -156,12 +157,17 @@ class SpecializedRung(Rung):
     stores_by_tma: bool = False
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
-        """From v06 on one CTA an SM, whole clusters, never more CTAs than tiles."""
+        """From v06 on CTAs that stay, one an SM at most, in whole clusters: the fewest that need no more waves.
+
+        Worked example: 2048 tiles on 132 SMs are 16 waves, the last one half empty; 128 CTAs have 16 whole ones.
+        """
         base = super().launch(problem, config, device, num_sms)
         if not self.persistent:
             return base
         sms = device.num_sms if num_sms is None else num_sms
-        clusters = max(1, min(sms, base.grid) // config.cluster_m)
+        places = base.grid // config.cluster_m
+        waves = -(-places // max(1, min(sms // config.cluster_m, places)))
+        clusters = -(-places // waves)
         return Launch(
             grid=clusters * config.cluster_m, block=base.block, cluster=config.cluster_m, smem_bytes=base.smem_bytes
         )
@@ -278,20 +284,20 @@ RUNGS: tuple[Rung, ...] = (
     ),
     SynchronousRung(
         name="v02_tensor_cores",
-        idea="Hopper's units: TMA loads a slot, wgmma multiplies it, one after the other, no swizzle",
-        config=SynchronousConfig(tile_m=64, tile_n=64, panel_bytes=16, box_rows=64),
+        idea="Hopper's units: TMA loads a slot of swizzled rows, wgmma multiplies it, one after the other",
+        config=SimpleConfig(tile_m=64, tile_n=64, box_rows=64),
         public_tflops=307,
     ),
     SynchronousRung(
-        name="v03_swizzled",
-        idea="tuned TMA: 128-byte swizzle, so one box of whole 128-byte rows an operand, and a 128 x 128 tile",
+        name="v03_tuned_tma",
+        idea="tuned TMA: any swizzle and any box, the best of them on a 128 x 128 tile",
         config=SynchronousConfig(tile_m=128, tile_n=128, panel_bytes=128, box_rows=128),
         public_tflops=426,
     ),
     SpecializedRung(
         name="v04_warp_specialized",
         idea="a producer warpgroup loads ahead into a FIFO of slots, a consumer warpgroup multiplies behind it",
-        config=SingleConsumerConfig(tile_m=128, tile_n=128, stages=5),
+        config=SingleConsumerConfig(tile_m=128, tile_n=128, stages=4),
         public_tflops=554,
         waits_by_token=True,
         persistent=False,

@@ -118,6 +118,20 @@ class SynchronousConfig(RungConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimpleConfig(SynchronousConfig):
+    """v02: one box an operand, rows of 128 bytes, one wgmma high."""
+
+    def tile_violations(self) -> list[str]:
+        found = super().tile_violations()
+        if not self.tile_m == self.tile_n == self.box_rows == WGMMA_M or self.panel_bytes != SWIZZLE_BYTES:
+            found.append(
+                f"tile {self.tile_m} x {self.tile_n} in boxes of {self.box_rows} rows of {self.panel_bytes} bytes is not "
+                f"{WGMMA_M} x {WGMMA_M} in boxes of {WGMMA_M} rows of {SWIZZLE_BYTES} bytes, which the rung is written for"
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
 class SpecializedConfig(RungConfig):
     """v05 to v07: a producer warpgroup and two consumers. `store_slots` 0: out is stored from the registers.
 

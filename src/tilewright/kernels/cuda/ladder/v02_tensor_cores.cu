@@ -16,10 +16,10 @@
 //                                       expect_tx) and STAGE_BYTES bytes
 //   __syncthreads  the slot was read    all warps have waited for their wgmmas     the first thread
 //
-// Shared memory: a and b without swizzle, as wgmma wants them then: core matrices of 8 rows x 16 bytes, 128 bytes in
-// a row. TMA makes them from boxes of 8 values x 64 rows: 16 loads a slot, each of 64 rows of 16 bytes. Then full.
+// Shared memory: a and b in rows of 128 bytes, swizzled: one load an operand. Then full.
 //
-// Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes.
+// Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes;
+// TILE_K one 128-byte row.
 
 #include "base.cuh"
 #include "config.cuh"
@@ -32,14 +32,10 @@
 #include "wgmma_mma_async.cuh"
 
 constexpr int K_STEPS = Config::TILE_K / 16;            // wgmmas along k of one slot
-constexpr int PANEL_K = 8;                              // values of k of one panel: 16 bytes
-constexpr int PANELS = Config::TILE_K / PANEL_K;
-constexpr int A_PANEL = Config::TILE_M * PANEL_K * 2;   // bytes of (TILE_M, PANEL_K)
-constexpr int B_PANEL = Config::TILE_N * PANEL_K * 2;   // bytes of (TILE_N, PANEL_K)
 
 struct Shared {
-    alignas(1024) uint8_t a[PANELS][A_PANEL];           // (TILE_M, TILE_K), core matrices
-    alignas(1024) uint8_t b[PANELS][B_PANEL];           // (TILE_N, TILE_K), core matrices
+    alignas(ATOM_BYTES) uint8_t a[Config::TILE_M * SWIZZLE_BYTES];  // (TILE_M, TILE_K), swizzled
+    alignas(ATOM_BYTES) uint8_t b[Config::TILE_N * SWIZZLE_BYTES];  // (TILE_N, TILE_K), swizzled
     alignas(8) uint64_t full;
 };
 static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and Shared must agree");
@@ -48,23 +44,18 @@ static_assert(sizeof(Shared::a) + sizeof(Shared::b) == Config::STAGE_BYTES);
 // One thread: asks for both tiles of one slot.
 DEVICE void load(const Shared& shared, const TensorMap& a_map, const TensorMap& b_map, uint32_t full, int32_t m,
                  int32_t n, int32_t k) {
-#pragma unroll
-    for (int panel = 0; panel < PANELS; ++panel) {
-        const int32_t x = k + panel * PANEL_K;          // (TILE_M, PANEL_K), (TILE_N, PANEL_K)
-        ptx::cp_async_bulk_tensor_2d_load(shared_address(shared.a[panel]), a_map, x, m, full);
-        ptx::cp_async_bulk_tensor_2d_load(shared_address(shared.b[panel]), b_map, x, n, full);
-    }
+    ptx::cp_async_bulk_tensor_2d_load(shared_address(shared.a), a_map, k, m, full);  // (TILE_M, TILE_K)
+    ptx::cp_async_bulk_tensor_2d_load(shared_address(shared.b), b_map, k, n, full);  // (TILE_N, TILE_K)
 }
 
 // The warpgroup: adds the slot's products to the accumulators, and waits until that is done.
 DEVICE void multiply(const Shared& shared, float (&rC)[Config::TILE_N / 2], bool accumulate) {
-    const uint64_t a = panel_descriptor<PANEL_K * 2>(shared_address(shared.a), A_PANEL);
-    const uint64_t b = panel_descriptor<PANEL_K * 2>(shared_address(shared.b), B_PANEL);
+    const uint64_t a = k_major_descriptor(shared_address(shared.a));
+    const uint64_t b = k_major_descriptor(shared_address(shared.b));
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {        // (64, TILE_N) += (64, 16) x (16, TILE_N)
-        ptx::wgmma_mma_async(rC, a + panel_step<PANEL_K * 2>(step, A_PANEL), b + panel_step<PANEL_K * 2>(step, B_PANEL),
-                             accumulate || step != 0);
+        ptx::wgmma_mma_async(rC, a + step * K_MAJOR_STEP, b + step * K_MAJOR_STEP, accumulate || step != 0);
     }
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();

@@ -121,21 +121,21 @@ DEVICE void release(const Ring& ring, uint32_t slot) {
 // The accumulators of one consumer's rows of a tile, from all of k.
 DEVICE void multiply(const Ring& ring, PipelineState<Config::STAGES>& state, Accumulators& rC, uint32_t a_offset,
                      int32_t num_k_tiles) {
-    constexpr uint64_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;             // 64 rows further, in the descriptor's units
+    constexpr uint32_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;             // 64 rows further, in the descriptor's units
     const uint64_t a_base = k_major_descriptor(ring.a + a_offset);
     const uint64_t b_base = k_major_descriptor(ring.b);
     uint32_t previous = 0;
     for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-        const uint64_t a = a_base + state.index * (A_BYTES / 16);     // (CONSUMER_M, TILE_K)
-        const uint64_t b = b_base + state.index * (B_BYTES / 16);     // (TILE_N, TILE_K)
+        const uint64_t a = moved(a_base, state.index * (A_BYTES / 16));  // (CONSUMER_M, TILE_K)
+        const uint64_t b = moved(b_base, state.index * (B_BYTES / 16));  // (TILE_N, TILE_K)
         wait(ring.full_at(state.index), state.parity);
         ptx::wgmma_fence();
 #pragma unroll
         for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
             for (int block = 0; block < Config::WGMMAS_M; ++block) {  // (64, TILE_N) += (64, 16) x (16, TILE_N)
-                ptx::wgmma_mma_async(rC[block], a + block * A_BLOCK + step * K_MAJOR_STEP, b + step * K_MAJOR_STEP,
-                                     (k_tile | step) != 0);
+                ptx::wgmma_mma_async(rC[block], moved(a, block * A_BLOCK + step * K_MAJOR_STEP),
+                                     moved(b, step * K_MAJOR_STEP), (k_tile | step) != 0);
             }
         }
         ptx::wgmma_commit_group();
@@ -153,7 +153,7 @@ DEVICE void multiply(const Ring& ring, PipelineState<Config::STAGES>& state, Acc
 // One consumer warpgroup: tile after tile, multiplies and stores.
 DEVICE void consumer(const Ring& ring, Shared& shared, const Out& out, GroupedSchedule schedule, int32_t num_k_tiles,
                      uint32_t consumer_index) {
-    const uint32_t warp = threadIdx.x % WARPGROUP_THREADS / WARP_THREADS;
+    const uint32_t warp = ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0);
     const uint32_t lane = threadIdx.x % WARP_THREADS;
     const uint32_t slots = shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp]);
     uint32_t slot = 0;
@@ -193,13 +193,15 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
 
     const GroupedSchedule schedule(m, n, group_m, cta_rank);
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
-    if (threadIdx.x < WARPGROUP_THREADS) {
+    // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
+    const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
+    if (warpgroup == 0) {
         ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) producer(ring, a_map, b_map, schedule, num_k_tiles, cta_rank);
     } else {
         ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
         const Out out{NoTensorMap{}, out_base, out_pitch, m, n};
-        consumer(ring, shared, out, schedule, num_k_tiles, threadIdx.x / WARPGROUP_THREADS - 1);
+        consumer(ring, shared, out, schedule, num_k_tiles, warpgroup - 1);
     }
     __syncwarp();                           // the barrier takes whole warps
     ptx::barrier_cluster_arrive_release();  // every arrival on the peer's barriers has been made

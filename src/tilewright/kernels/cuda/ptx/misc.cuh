@@ -37,6 +37,13 @@ DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
     return packed;
 }
 
+// PTX ISA, shfl.sync.idx: a warp. Each lane gets the value that lane `lane` holds.
+DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
+    uint32_t found;
+    asm volatile("shfl.sync.idx.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(found) : "r"(value), "r"(lane));  // no memory
+    return found;
+}
+
 // PTX ISA, trap: ends the grid with an error that the host sees.
 DEVICE void trap() { asm volatile("trap;" ::: "memory"); }
 

@@ -1,4 +1,4 @@
-// out (M, N) = a (M, K) x b (K, N), one after the other as in v02, from swizzled boxes and with a larger tile.
+// out (M, N) = a (M, K) x b (K, N), one after the other as in v02, with a larger tile and boxes of any size.
 //
 // Tiles. A CTA computes one tile of TILE_M x TILE_N (128 x 128), one wgmma wide and WGMMAS_M high:
 //
@@ -20,7 +20,8 @@
 //   __syncthreads  the slot was read    all warps have waited for their wgmmas     the first thread
 //
 // Shared memory: a and b as panels of PANEL_BYTES of k, swizzled over that width: 128 bytes are all of TILE_K,
-// one box of BOX_ROWS rows; 64 and 32 bytes take 2 and 4 panels; 16 is v02's layout, no swizzle, 8 panels. Then full.
+// as in v02; 64 and 32 bytes take 2 and 4 panels; 16 is no swizzle, 8 panels of core matrices (8 rows x 16 bytes).
+// A panel comes in boxes of BOX_ROWS rows. Then full.
 //
 // Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes;
 // PANEL_BYTES 16, 32, 64 or 128; BOX_ROWS divides the tile.
@@ -90,7 +91,7 @@ DEVICE void multiply(const Shared& shared, Accumulators& rC, bool accumulate) {
 }
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS)
-    v03_swizzled(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, uint16_t* out_base,
+    v03_tuned_tma(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map, uint16_t* out_base,
                  int64_t out_pitch, int32_t m, int32_t n, int32_t k) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);

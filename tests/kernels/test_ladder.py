@@ -170,6 +170,22 @@ def test_a_config_of_another_kernel_is_refused() -> None:
         BY_NUMBER["v05"].headers(EVEN, Config())
 
 
+def test_a_product_of_more_tiles_than_the_table_of_v11_holds_is_refused() -> None:
+    rung = BY_NUMBER["v11"]
+    wide = packed(256 * 66, 256 * 384, 64)  # 66 pairs of CTAs, 384 tiles each
+    assert rung.config.violations(wide, H200) == ()
+    assert rung.launch(wide, rung.config, H200).grid == 132
+    [reason] = rung.config.violations(packed(256 * 66, 256 * 384 + 1, 64), H200)
+    assert reason == "385 tiles a CTA are more than the 384 of the rung's table"
+    with pytest.raises(ConfigError, match="507 tiles a CTA are more than 384: give it 66 clusters"):
+        rung.launch(wide, rung.config, H200, num_sms=100)
+
+
+def test_the_walk_of_v11_costs_its_producer_no_registers() -> None:
+    """It is computed before the roles part: the 40 registers of v10 are enough, in a debug build too."""
+    assert BY_NUMBER["v11"].config.producer_registers == BY_NUMBER["v10"].config.producer_registers == 40
+
+
 def test_dispatch_sees_no_rung_and_the_catalog_knows_all() -> None:
     assert not set(catalog.PRODUCTION) & set(catalog.LADDER)
     assert catalog.LADDER == RUNGS

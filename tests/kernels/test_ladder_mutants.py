@@ -87,6 +87,12 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "shared memory ends under a store": ("v10", "    finish_stores(lane);\n", "", "store"),
+    "tiles read before they are written": (
+        "v11",
+        "    HilbertSchedule::fill(shared.table, m, n);\n" + FIRST_CLUSTER_BARRIER,
+        FIRST_CLUSTER_BARRIER + "    HilbertSchedule::fill(shared.table, m, n);\n",
+        "",
+    ),
     "the peer's barriers may not be there": ("v11", FIRST_CLUSTER_BARRIER, "    __syncthreads();\n", "init"),
 }
 

@@ -15,7 +15,7 @@ from tilewright.kernels.ladder import RUNGS
 ROOT = Path(__file__).parents[2]
 
 # Lines of code added and taken away, beside the head comment: what keeps a rung one idea.
-LARGEST_STEP = {"v03": 60, "v04": 150, "v05": 30, "v06": 60, "v07": 40, "v08": 35, "v09": 40, "v10": 20, "v11": 10}
+LARGEST_STEP = {"v03": 60, "v04": 150, "v05": 30, "v06": 60, "v07": 46, "v08": 35, "v09": 40, "v10": 20, "v11": 15}
 
 
 @pytest.fixture(scope="module")

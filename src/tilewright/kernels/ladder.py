@@ -26,6 +26,7 @@ from tilewright.kernels.ladder_configs import (
     SlotConfig,
     SpecializedConfig,
     SynchronousConfig,
+    TableConfig,
 )
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
@@ -160,6 +161,7 @@ class SpecializedRung(Rung):
         """From v06 on CTAs that stay, one an SM at most, in whole clusters: the fewest that need no more waves.
 
         Worked example: 2048 tiles on 132 SMs are 16 waves, the last one half empty; 128 CTAs have 16 whole ones.
+        Raises: ConfigError: more tiles a CTA than its table holds (v11, on few SMs).
         """
         base = super().launch(problem, config, device, num_sms)
         if not self.persistent:
@@ -167,6 +169,11 @@ class SpecializedRung(Rung):
         sms = device.num_sms if num_sms is None else num_sms
         places = base.grid // config.cluster_m
         waves = -(-places // max(1, min(sms // config.cluster_m, places)))
+        most = _own(config, SpecializedConfig).most_tiles
+        if waves > most:
+            raise ConfigError(
+                str(config), [f"{waves} tiles a CTA are more than {most}: give it {-(-places // most)} clusters of SMs"]
+            )
         clusters = -(-places // waves)
         return Launch(
             grid=clusters * config.cluster_m, block=base.block, cluster=config.cluster_m, smem_bytes=base.smem_bytes
@@ -271,9 +278,7 @@ def _out_map(problem: Problem, config: Config) -> TensorMap:
 _WIDE = SpecializedConfig(tile_m=128, tile_n=256, consumers=2, stages=4, group_m=16)
 _PAIRS = ClusterConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8)
 _SLOTS = SlotConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2)
-_CURVE = SlotConfig(
-    tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2, producer_registers=56
-)
+_CURVE = TableConfig(tile_m=128, tile_n=256, consumers=2, stages=4, cluster_m=2, group_m=8, store_slots=2)
 
 RUNGS: tuple[Rung, ...] = (
     SimtRung(
@@ -312,14 +317,14 @@ RUNGS: tuple[Rung, ...] = (
     ),
     SpecializedRung(
         name="v06_persistent",
-        idea="one CTA an SM takes tile after tile, in patches whose operands the L2 holds",
+        idea="CTAs that stay take tile after tile, in whole waves and patches whose operands the L2 holds",
         config=_WIDE,
         public_tflops=689,
         waits_by_token=True,
     ),
     SpecializedRung(
         name="v07_cheap_barriers",
-        idea="one arrival a warp instead of one a thread, waits by parity instead of by arriving, descriptors hoisted",
+        idea="one arrival a warp, not one a thread; waits by parity, not by arriving; descriptors in uniform registers",
         config=_WIDE,
         public_tflops=785,
     ),

@@ -125,8 +125,8 @@ class SimpleConfig(SynchronousConfig):
         found = super().tile_violations()
         if not self.tile_m == self.tile_n == self.box_rows == WGMMA_M or self.panel_bytes != SWIZZLE_BYTES:
             found.append(
-                f"tile {self.tile_m} x {self.tile_n} in boxes of {self.box_rows} rows of {self.panel_bytes} bytes is not "
-                f"{WGMMA_M} x {WGMMA_M} in boxes of {WGMMA_M} rows of {SWIZZLE_BYTES} bytes, which the rung is written for"
+                f"tile {self.tile_m} x {self.tile_n}, boxes of {self.box_rows} rows x {self.panel_bytes} bytes: not "
+                f"{WGMMA_M} x {WGMMA_M} and {WGMMA_M} rows x {SWIZZLE_BYTES} bytes, which the rung is written for"
             )
         return found
 
@@ -135,8 +135,7 @@ class SimpleConfig(SynchronousConfig):
 class SpecializedConfig(RungConfig):
     """v05 to v07: a producer warpgroup and two consumers. `store_slots` 0: out is stored from the registers.
 
-    Units: `producer_registers` a thread after setmaxnreg. 24 is the least there is; v11, where the
-    producer walks the curve too, needs more.
+    Units: `producer_registers` a thread after setmaxnreg; 24 is the least there is.
     """
 
     CONSUMERS: ClassVar[int] = 2  # what the source of the rung is written for, like the two below
@@ -158,9 +157,20 @@ class SpecializedConfig(RungConfig):
         return pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
 
     def smem_bytes(self, problem: Problem) -> int:
-        """Bytes of the Shared struct: the FIFO, the store slots, two barriers a slot."""
+        """Bytes of the Shared struct: the FIFO, the store slots, two barriers a slot, the table of tiles."""
         total = self.stages * self.stage_bytes(problem) + self.slot_bytes + 2 * self.stages * BARRIER_BYTES
+        total += self.table_bytes
         return _whole_atoms(total)
+
+    @property
+    def most_tiles(self) -> int:
+        """Tiles that one CTA may take, one after another."""
+        return MAX_TILES
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the table of a CTA's tiles; only v11 has one."""
+        return 0
 
     @property
     def slot_bytes(self) -> int:
@@ -207,11 +217,36 @@ class ClusterConfig(SpecializedConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SlotConfig(ClusterConfig):
-    """v09 to v11: out leaves through store slots."""
+    """v09 and v10: out leaves through store slots."""
 
     SLOTS: ClassVar[range] = range(1, 9)
 
     store_slots: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableConfig(SlotConfig):
+    """v11: each thread computes one of the CTA's tiles beforehand, 4 bytes in shared memory."""
+
+    @property
+    def most_tiles(self) -> int:
+        """One a thread."""
+        return self.threads
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of HilbertSchedule::Table."""
+        return 4 * self.most_tiles
+
+    def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
+        found = super().violations(problem, device)
+        if found:
+            return found
+        rows, columns = self.tiles(problem)
+        tiles = -(-rows * columns // (device.num_sms // self.cluster_m * self.cluster_m))
+        if tiles > self.most_tiles:
+            return (f"{tiles} tiles a CTA are more than the {self.most_tiles} of the rung's table",)
+        return ()
 
 
 def _wgmma_tile_violations(config: Config) -> list[str]:

@@ -43,28 +43,45 @@ private:
     uint32_t index;
 };
 
-// Along a Hilbert curve: near in time is near in out at every scale, so no height of a group has to be chosen.
+// Along a Hilbert curve: near in time is near in out at every scale, so no height of a group has to be chosen. A step of
+// the curve is a few hundred instructions, each waiting for the one before: so the CTA's threads compute one tile each
+// when it starts, side by side, and to go on is one load from shared memory.
 class HilbertSchedule {
 public:
-    DEVICE HilbertSchedule(int32_t m, int32_t n, uint32_t cta_rank)
-        : rows((m - 1) / (Config::TILE_M * Config::CLUSTER_M) + 1),
-          columns((n - 1) / Config::TILE_N + 1),
-          rank(cta_rank),
-          index(blockIdx.x / Config::CLUSTER_M) {}
+    // Rows in clusters and columns of a CTA's tiles, in order; NO_TILE after the last one.
+    struct Table {
+        uint32_t tiles[Config::THREADS];
+    };
+
+    // Every thread of the CTA, before its barrier and once: fills the table.
+    DEVICE static void fill(Table& table, int32_t m, int32_t n) {
+        const uint32_t rows = (m - 1) / (Config::TILE_M * Config::CLUSTER_M) + 1;
+        const uint32_t columns = (n - 1) / Config::TILE_N + 1;
+        const uint32_t index = blockIdx.x / Config::CLUSTER_M + threadIdx.x * (gridDim.x / Config::CLUSTER_M);
+        uint32_t tile = NO_TILE;
+        if (index < rows * columns) {
+            const Cell cell = hilbert_cell(index, rows, columns);
+            tile = static_cast<uint32_t>(cell.row) << 16 | static_cast<uint32_t>(cell.column);
+        }
+        table.tiles[threadIdx.x] = tile;
+    }
+
+    DEVICE HilbertSchedule(const Table& the_table, uint32_t cta_rank) : table(the_table), rank(cta_rank), place(0) {}
 
     // The next tile of this CTA, if there is one.
     DEVICE bool next(Tile& tile) {
-        if (index >= rows * columns) return false;
-        const Cell cell = hilbert_cell(index, rows, columns);
-        tile.row = static_cast<int32_t>(cell.row * Config::CLUSTER_M + rank);
-        tile.column = cell.column;
-        index += gridDim.x / Config::CLUSTER_M;
+        const uint32_t found = place < Config::THREADS ? table.tiles[place] : NO_TILE;
+        if (found == NO_TILE) return false;
+        tile.row = static_cast<int32_t>((found >> 16) * Config::CLUSTER_M + rank);
+        tile.column = static_cast<int32_t>(found & 0xFFFF);
+        place += 1;
         return true;
     }
 
 private:
-    uint32_t rows;     // in clusters
-    uint32_t columns;  // in tiles
+    static constexpr uint32_t NO_TILE = 0xFFFFFFFF;
+
+    const Table& table;
     uint32_t rank;
-    uint32_t index;
+    uint32_t place;  // 0 .. THREADS; a CTA has no more tiles, kept by the rung's violations and its launch
 };

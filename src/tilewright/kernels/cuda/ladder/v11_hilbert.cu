@@ -36,10 +36,11 @@
 // barrier.
 //
 // Shared memory, in this order: a[STAGES], b[STAGES] (each a multiple of 1024 bytes, the period of the swizzle),
-// store slots (2048 bytes, STORE_SLOTS a consumer warp), full[STAGES], empty[STAGES] (8 bytes each).
+// store slots (2048 bytes, STORE_SLOTS a consumer warp), full[STAGES], empty[STAGES] (8 bytes each), the CTA's tiles
+// (4 bytes each).
 //
 // Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes;
-// TILE_M a multiple of 64 x CONSUMERS, TILE_N of 8 x CLUSTER_M up to 256, TILE_K one 128-byte row.
+// TILE_M a multiple of 64 x CONSUMERS, TILE_N of 8 x CLUSTER_M up to 256, TILE_K one 128-byte row; THREADS tiles a CTA.
 
 #include "base.cuh"
 #include "config.cuh"
@@ -66,6 +67,7 @@ struct Shared {
     alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_SLOTS][STORE_SLOT_BYTES];  // (16, STORE_COLUMNS)
     alignas(8) uint64_t full[Config::STAGES];
     alignas(8) uint64_t empty[Config::STAGES];
+    HilbertSchedule::Table table;
 };
 static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and Shared must agree");
 static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES);
@@ -189,10 +191,11 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         ptx::prefetch_tensormap(a_map);
         ptx::prefetch_tensormap(b_map);
     }
+    HilbertSchedule::fill(shared.table, m, n);
     ptx::barrier_cluster_arrive_release();  // the peer's barriers are initialised, and the peer has started
     ptx::barrier_cluster_wait_acquire();
 
-    const HilbertSchedule schedule(m, n, cta_rank);
+    const HilbertSchedule schedule(shared.table, cta_rank);
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
     const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);

@@ -1,12 +1,13 @@
-"""The sweeps of docs/ladder/sweeps.md, measured on a Hopper GPU in less than three minutes.
+"""The sweeps of docs/ladder/sweeps.md, measured on a Hopper GPU in two and a half minutes.
 
     PYTHONPATH=src python benchmarks/sweeps.py --build DIR                   on any machine: cubins of all that follows
-    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/sweeps.py --into OUT [--budget-s 170]
+    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/sweeps.py --into OUT [--budget-s 150]
     python tools/publish_rows.py OUT/sweeps.json && python tools/sweep_pages.py
 
-Each sweep runs in a child process with a time limit, the most important first, and so does ncu over it; a child appends
-one JSON line a result at once. OUT/sweeps.json is written anew after each child, so what was measured when the budget
-ended counts. A variant that hangs or faults costs itself: its sweep begins again without it.
+Sweeps run in child processes with a time limit, the most important first, several a child since its start takes longer
+than some of them; and so does ncu over them. A child appends one JSON line a result at once. OUT/sweeps.json is written
+anew after each child, so what was measured when the budget ended counts. A variant that hangs or faults costs itself:
+its sweep begins again without it.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ from tilewright.errors import CompileError
 Row = dict[str, Any]
 
 DEVICE = preset("h200")  # whose configs are swept; the parent opens no driver
-START_S = 7.0  # a child's own: imports, context, operands, two samples of cuBLAS
-VARIANT_S = 1.4  # steady and burst of one variant, with its share of cuBLAS
-COUNTING_S, COUNT_S = 7.0, 0.5  # ncu's start, and one launch under it
+# In proportions that make 115 s of 6 children with 53 variants, and 3 of ncu with 30 launches (H200, 2026-11-30).
+START_S = 5.5  # a child's own: imports, context
+OWN_S = 1.2  # a sweep's own: operands, the first and the last samples of cuBLAS
+VARIANT_S = 1.05  # steady and burst of one variant, with its share of cuBLAS
+COUNTING_S, COUNT_S = 5.5, 0.4  # ncu's start, and one launch under it
+FIRST = ("order", "cluster", "swizzle")  # the most important: one child, counted before the others are timed
 SLACK = 1.8  # of a time limit over what is expected
 
 
@@ -98,10 +102,10 @@ def run_limited(command: Sequence[str], limit_s: float) -> tuple[int | None, str
     return process.returncode, output
 
 
-def words_of(kind: str, name: str, log: Path, without: Sequence[str], rounds: int) -> list[str]:
-    """A child's command line."""
-    words = [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--sweeps", name, "--log", str(log)]
-    words += ["--rounds", str(rounds)]
+def words_of(kind: str, batch: Sequence[Sweep], log: Path, without: Sequence[str], rounds: int) -> list[str]:
+    """A child's command line. `without`: variants left out, as SWEEP/VARIANT."""
+    words = [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--log", str(log)]
+    words += ["--sweeps", names_of(batch), "--rounds", str(rounds)]
     return words + [word for variant in without for word in ("--without", variant)]
 
 
@@ -122,37 +126,52 @@ def settled(rows: Sequence[Row], status: str) -> list[Row]:
     return done
 
 
-def time_part(each: Sweep, until_s: float, rounds: int) -> list[Row]:
-    """The checks and times of one sweep; begun again without the variant that ended a child, twice at most."""
+def names_of(batch: Sequence[Sweep]) -> str:
+    """The sweeps as --sweeps takes them."""
+    return ",".join(each.name for each in batch)
+
+
+def time_part(batch: Sequence[Sweep], until_s: float, rounds: int) -> list[Row]:
+    """The checks and times of some sweeps. A sweep whose variant ended the child begins again without it, and those
+    after it begin; twice at most."""
     found: list[Row] = []
     without: list[str] = []
+    left = list(batch)
     for _ in range(3):
-        limit_s = min(SLACK * expected_s(each.without(without), rounds), until_s - time.monotonic())
+        limit_s = min(SLACK * expected_s(left, rounds), until_s - time.monotonic())
         if limit_s < START_S:
             break
         with tempfile.TemporaryDirectory() as folder:
             log = Path(folder) / "rows.jsonl"
-            code, output = run_limited(words_of("time", each.name, log, without, rounds), limit_s)
+            code, output = run_limited(words_of("time", left, log, without, rounds), limit_s)
             rows = rows_of(log)
         status = "ok" if code == 0 else f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
         found += settled(rows, status)
         if status == "ok":
             break
-        ended_in = rows[-1]["variant"] if rows and rows[-1]["status"] == "begun" else None
-        if ended_in is None:
-            found.append({"kind": "child", "sweep": each.name, "status": status, "why": output[-1500:]})
+        last = rows[-1] if rows else {"status": "none"}
+        if last["status"] != "begun":
+            about = {"kind": "child", "sweep": last.get("sweep", left[0].name)}
+            found.append(about | {"status": status, "why": output[-1500:]})
             break
         found[-1]["why"] = output[-1500:]
-        without.append(ended_in)
-        found = [row for row in found if row["kind"] == "facts" or row.get("variant") in without]
+        without.append(f"{last['sweep']}/{last['variant']}")
+        found = [row for row in found if row.get("sweep") != last["sweep"] or key_of(row) in without]
+        left = left[[each.name for each in left].index(last["sweep"]) :]
     return found
 
 
-def count_part(each: Sweep, until_s: float, refused: set[str]) -> list[Row]:
-    """What ncu counts of each variant, launched once. `refused` are metrics that ncu has turned down."""
-    assert each.counters is not None
-    about = {"kind": "sweep_counters", "sweep": each.name, "variant": "all"}
-    limit_s = min(SLACK * counting_s(each), until_s - time.monotonic())
+def key_of(row: Row) -> str:
+    """The variant that a row is of, as --without takes it."""
+    return f"{row['sweep']}/{row.get('variant')}"
+
+
+def count_part(batch: Sequence[Sweep], until_s: float, refused: set[str]) -> list[Row]:
+    """What ncu counts of each variant of sweeps with the same counters, launched once. `refused` are metrics that ncu
+    has turned down."""
+    asked = batch[0].counters
+    assert asked is not None
+    limit_s = min(SLACK * counting_s(batch), until_s - time.monotonic())
     with tempfile.TemporaryDirectory() as folder:
         log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
 
@@ -164,19 +183,23 @@ def count_part(each: Sweep, until_s: float, refused: set[str]) -> list[Row]:
             answer.unlink(missing_ok=True)
             return run_limited(command, min(seconds, max(until_s - time.monotonic(), 1.0)))
 
-        program = words_of("launch", each.name, log, (), 1)
+        program = words_of("launch", batch, log, (), 1)
         try:
             launches, status = counters.profile(
-                counters.metrics_of(each.counters), program, str(answer), read, run, limit_s, refused
+                counters.metrics_of(asked), program, str(answer), read, run, limit_s, refused
             )
         except OSError as missing:
-            return [about | {"status": "not run", "why": str(missing)}]
-        return counted(each, rows_of(log), launches, status)
+            about = {"kind": "sweep_counters", "variant": "all", "status": "not run", "why": str(missing)}
+            return [about | {"sweep": each.name} for each in batch]
+        return counted(batch, rows_of(log), launches, status)
 
 
-def counted(each: Sweep, rows: Sequence[Row], launches: Sequence[counters.Launched], status: str) -> list[Row]:
+def counted(
+    batch: Sequence[Sweep], rows: Sequence[Row], launches: Sequence[counters.Launched], status: str
+) -> list[Row]:
     """The child's rows with what ncu counted of the launch that each one is of: launch i of the child is ncu's i-th."""
-    assert each.counters is not None
+    asked = batch[0].counters
+    assert asked is not None
     own = [row for row in rows if row["status"] == "launched"]
     entries = {row["entry"] for row in own}
     seen = [launch for launch in launches if launch.kernel in entries]
@@ -185,10 +208,17 @@ def counted(each: Sweep, rows: Sequence[Row], launches: Sequence[counters.Launch
         if launch.kernel != row["entry"]:  # from here on the two do not tell of the same launches
             status = f"ncu saw {launch.kernel} where {row['entry']} was launched"
             break
-        found.append(row | {"status": "ok"} | counters.columns(each.counters, launch.values))
+        found.append(row | {"status": "ok"} | counters.columns(asked, launch.values))
+    have = [key_of(row) for row in found]
     if len(seen) < len(own) or not own or status != "ok":
-        about = {"kind": "sweep_counters", "sweep": each.name, "variant": "all"}
-        found.append(about | {"status": "partly" if seen else "not counted", "why": f"{len(seen)} launches: {status}"})
+        about = {
+            "kind": "sweep_counters",
+            "variant": "all",
+            "status": "partly" if seen else "not counted",
+            "why": f"{len(seen)} launches: {status}",
+        }
+        short = [each for each in batch if any(f"{each.name}/{variant.name}" not in have for variant in each.variants)]
+        found += [about | {"sweep": each.name} for each in short]
     return found
 
 
@@ -196,32 +226,38 @@ def emulated_part() -> list[Row]:
     """The bank conflicts of the swizzle sweep by rule and as the emulator counts them; needs no GPU."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rows.jsonl"
-        code, output = run_limited(words_of("emulate", "swizzle", log, (), 1), 120.0)
+        code, output = run_limited(words_of("emulate", [sweep("swizzle", DEVICE)], log, (), 1), 120.0)
         rows = settled(rows_of(log), "stopped" if code is None else "ok")
     if code != 0:
         rows.append({"kind": "child", "sweep": "swizzle", "status": f"exit {code}", "why": output[-1500:]})
     return rows
 
 
-def expected_s(each: Sweep, rounds: int = 1) -> float:
-    """Seconds that timing one sweep takes."""
-    return START_S + VARIANT_S * rounds * len(each.variants)
+def expected_s(batch: Sequence[Sweep], rounds: int = 1) -> float:
+    """Seconds that timing some sweeps in one child takes."""
+    return START_S + sum(OWN_S + VARIANT_S * rounds * len(each.variants) for each in batch)
 
 
-def counting_s(each: Sweep) -> float:
-    """Seconds that counting one sweep takes."""
-    return COUNTING_S + COUNT_S * len(each.variants)
+def counting_s(batch: Sequence[Sweep]) -> float:
+    """Seconds that counting some sweeps in one child takes."""
+    return COUNTING_S + sum(COUNT_S * len(each.variants) for each in batch)
 
 
-def steps(chosen: Sequence[Sweep], *, counting: bool) -> Iterator[tuple[str, Sweep]]:
-    """What is done in which order: the sweeps, each counted after it was timed; "tile" is counted last."""
-    late = [each for each in chosen if each.counters and each.name == "tile"]
-    for each in chosen:
-        yield "time", each
-        if counting and each.counters and each not in late:
-            yield "count", each
-    for each in late if counting else ():
-        yield "count", each
+def steps(chosen: Sequence[Sweep], *, counting: bool) -> Iterator[tuple[str, list[Sweep]]]:
+    """What is done in which order: the FIRST are timed, then counted, then the others; a batch is one child."""
+    for batch in ([each for each in chosen if each.name in FIRST], [each for each in chosen if each.name not in FIRST]):
+        if batch:
+            yield "time", batch
+        for asked in dict.fromkeys(each.counters for each in batch if each.counters and counting):
+            yield "count", [each for each in batch if each.counters == asked]
+
+
+def fitting(kind: str, batch: Sequence[Sweep], left_s: float, rounds: int) -> list[Sweep]:
+    """The first sweeps of the batch that the time that is left has room for."""
+    found = list(batch)
+    while found and left_s < (expected_s(found, rounds) if kind == "time" else counting_s(found)) / SLACK:
+        found.pop()
+    return found
 
 
 def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journal) -> None:
@@ -230,17 +266,18 @@ def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journ
     refused: set[str] = set()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         emulated = pool.submit(emulated_part) if any(each.name == "swizzle" for each in chosen) else None
-        for kind, each in steps(chosen, counting=not options.no_counters):
+        for kind, batch in steps(chosen, counting=not options.no_counters):
             left_s = until_s - time.monotonic()
-            needed_s = expected_s(each, options.rounds) if kind == "time" else counting_s(each)
-            if left_s < needed_s / SLACK:
+            fits = fitting(kind, batch, left_s, options.rounds)
+            for each in batch[len(fits) :]:
                 about = {"kind": "child", "sweep": each.name, "variant": "all", "status": "no time"}
                 journal.add([about | {"why": f"{kind}: {left_s:.0f} s left"}])
+            if not fits:
                 continue
             started = time.monotonic()
-            rows = time_part(each, until_s, options.rounds) if kind == "time" else count_part(each, until_s, refused)
+            rows = time_part(fits, until_s, options.rounds) if kind == "time" else count_part(fits, until_s, refused)
             journal.add(rows)
-            print(f"{each.name} {kind}: {len(rows)} rows in {time.monotonic() - started:.0f} s", flush=True)
+            print(f"{names_of(fits)} {kind}: {len(rows)} rows in {time.monotonic() - started:.0f} s", flush=True)
         if emulated is not None:
             journal.add(emulated.result())
 
@@ -249,8 +286,11 @@ def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journ
 
 
 def child(options: argparse.Namespace) -> int:
-    """One sweep's rows to the log, each on disk before the next begins."""
-    each = sweep(options.sweeps, DEVICE).without(options.without)
+    """The rows of some sweeps to the log, each on disk before the next begins."""
+    batch = [
+        each.without(key.partition("/")[2] for key in options.without if key.startswith(f"{each.name}/"))
+        for each in (sweep(name, DEVICE) for name in options.sweeps.split(","))
+    ]
 
     def add(row: Row) -> None:
         with options.log.open("a") as file:
@@ -259,11 +299,12 @@ def child(options: argparse.Namespace) -> int:
     if options.child == "emulate":
         from tilewright.bench.sweep_conflicts import conflict_rows  # the emulator
 
-        for row in conflict_rows(each):
-            add(row)
+        for each in batch:
+            for row in conflict_rows(each):
+                add(row)
         return 0
     try:
-        for row in launched_rows(each) if options.child == "launch" else timed_rows(each, options.rounds):
+        for row in launched_rows(batch) if options.child == "launch" else timed_rows(batch, options.rounds):
             add(row)
     except Exception as error:
         print(f"{type(error).__name__}: {error}", flush=True)
@@ -271,21 +312,23 @@ def child(options: argparse.Namespace) -> int:
     return 0
 
 
-def launched_rows(each: Sweep) -> Iterator[Row]:
+def launched_rows(batch: Sequence[Sweep]) -> Iterator[Row]:
     """What a child under ncu does."""
     from tilewright.bench import sweep_launches  # the driver, which the parent never opens
 
-    yield from sweep_launches.launched_rows(each)
+    for each in batch:
+        yield from sweep_launches.launched_rows(each)
 
 
-def timed_rows(each: Sweep, rounds: int) -> Iterator[Row]:
+def timed_rows(batch: Sequence[Sweep], rounds: int) -> Iterator[Row]:
     """The machine's facts, then the checks and times."""
     from tilewright.backends.cuda import backend  # see launched_rows()
     from tilewright.bench import sweep_rows  # torch
     from tilewright.bench.facts import facts
 
     yield {"kind": "facts", "status": "ok"} | facts(backend())
-    yield from sweep_rows.measured_rows(each, rounds)
+    for each in batch:
+        yield from sweep_rows.measured_rows(each, rounds)
 
 
 # -- compile, print ---------------------------------------------------------------------------------------------------
@@ -316,7 +359,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--into", type=Path, help="folder for sweeps.json")
     options.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and stop; needs no GPU")
     options.add_argument("--sweeps", default="all", help="names joined by commas")
-    options.add_argument("--budget-s", type=float, default=170.0, help="wall-clock time of all children together")
+    options.add_argument("--budget-s", type=float, default=150.0, help="wall-clock time of all children together")
     options.add_argument("--rounds", type=int, default=1, help="samples of each time")
     options.add_argument("--no-counters", action="store_true", help="do not run ncu")
     options.add_argument("--child", choices=("time", "launch", "emulate"), help=argparse.SUPPRESS)

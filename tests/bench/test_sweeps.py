@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tilewright.backends.base import IntArgument, MapArgument
-from tilewright.backends.emulated import turns_of_a_read
+from tilewright.backends.emulated import emulated, turns_of_a_read
+from tilewright.bench.ladder_emulated import emulate
 from tilewright.bench.sweep_conflicts import conflict_rows
 from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, described, sources, sweep, sweeps
 from tilewright.device import preset
 from tilewright.dtypes import BF16
 from tilewright.errors import UnsupportedError
+from tilewright.jit.build import flaws
 from tilewright.plan import Plan
+from tilewright.problem import packed
 
 H200 = preset("h200")
 ALL = sweeps(H200)
@@ -76,6 +79,18 @@ def test_promotions_differ_in_every_tensor_map_and_in_nothing_else() -> None:
     assert len({variant.source(PROBLEM, H200).digest("") for variant in variants}) == 1
 
 
+def test_a_fifo_has_two_to_eight_slots() -> None:
+    slots = {(v.config.tile_n, v.config.stages) for v in sweep("stages", H200).variants}
+    assert slots == {(128, stages) for stages in range(2, 8)} | {(96, stages) for stages in range(2, 9)}
+
+
+def test_every_promised_order_is_there() -> None:
+    names = " ".join(variant.name for variant in sweep("order", H200).variants)
+    for word in ("row by row", "groups of 4", "groups of 32", "patches of 12 x 11", "column by column", "Hilbert"):
+        assert word in names
+    assert "k always forwards" in names  # the others walk k back and forth
+
+
 def test_tiles_are_those_of_the_production_space_and_two_more() -> None:
     tiles = [(variant.config.tile_m, variant.config.tile_n) for variant in sweep("tile", H200).variants]
     assert {(256, 208), (256, 160), (256, 192), (128, 256)} <= set(tiles)
@@ -100,6 +115,17 @@ def test_a_sweep_can_leave_variants_out() -> None:
 def test_a_row_names_the_field_that_the_config_s_text_leaves_out() -> None:
     each = sweep("swizzle", H200)
     assert "panel_bytes=32" in described(each, each.variants[1])["words"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
+def test_every_variant_compiles_clean_and_is_exact_in_the_emulator(each: Sweep) -> None:
+    problem = packed(520, 400, 200)  # several tiles a CTA for some, edges for all, k longer than most FIFOs
+    for variant in each.variants:
+        backend = emulated(checks=True)
+        found = variant.plan(problem, H200, lambda backend=backend: backend)
+        assert flaws(found.binary) == (), variant.name
+        assert emulate(found, backend)["status"] == "ok", variant.name
 
 
 # -- bank conflicts ----------------------------------------------------------------------------------------------------

@@ -94,10 +94,10 @@ def test_a_sweep_begins_again_without_the_variant_that_ended_it(
         return 0, ""
 
     monkeypatch.setattr(script, "run_limited", run)
-    rows = script.time_part(sweep("stages", H200), soon(), 1)
+    rows = script.time_part([sweep("stages", H200)], soon(), 1)
     assert [(row["variant"], row["status"]) for row in rows] == [("3 slots", "exit 3"), ("2 slots", "ok")]
     assert "HangError" in rows[0]["why"]
-    assert asked[1][-2:] == ["--without", "3 slots"]
+    assert asked[1][-2:] == ["--without", "stages/3 slots"]
 
 
 def test_what_was_measured_before_the_limit_counts(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_what_was_measured_before_the_limit_counts(script: ModuleType, monkeypat
         return None, "tail"
 
     monkeypatch.setattr(script, "run_limited", run)
-    first, second = script.time_part(sweep("stages", H200), soon(), 1)
+    first, second = script.time_part([sweep("stages", H200)], soon(), 1)
     assert first["status"] == "ok"
     assert (second["kind"], second["why"]) == ("child", "tail")
     assert second["status"].startswith("stopped after")
@@ -114,7 +114,7 @@ def test_what_was_measured_before_the_limit_counts(script: ModuleType, monkeypat
 
 def test_no_child_begins_without_time_for_its_start(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "run_limited", lambda words, limit_s: pytest.fail("begun"))
-    assert script.time_part(sweep("stages", H200), time.monotonic() + 1, 1) == []
+    assert script.time_part([sweep("stages", H200)], time.monotonic() + 1, 1) == []
 
 
 def launched(variant: str, entry: str, status: str = "launched") -> dict[str, Any]:
@@ -128,7 +128,7 @@ def test_counters_go_to_the_launch_of_the_same_place(script: ModuleType) -> None
         Launched("hopper_gemm", {"dram__bytes_read.sum": 1.0}),
         Launched("v10_tma_store", {"dram__bytes_read.sum": 2.0, "lts__t_sectors_srcunit_tex.sum": 3.0}),
     ]
-    found = script.counted(sweep("order", H200), rows, seen, "ok")
+    found = script.counted([sweep("order", H200)], rows, seen, "ok")
     assert [(row["variant"], row["status"]) for row in found] == [("r", "refused"), ("a", "ok"), ("b", "ok")]
     assert [row["dram_read_bytes"] for row in found[1:]] == [1.0, 2.0]
     assert found[2]["l2_bytes"] == 96.0
@@ -138,38 +138,70 @@ def test_counters_go_to_the_launch_of_the_same_place(script: ModuleType) -> None
 def test_counters_of_other_launches_are_not_taken(script: ModuleType) -> None:
     rows = [launched("a", "hopper_gemm"), launched("b", "v10_tma_store")]
     seen = [Launched("v10_tma_store", {}), Launched("hopper_gemm", {})]
-    [row] = script.counted(sweep("order", H200), rows, seen, "ok")
+    [row] = script.counted([sweep("order", H200)], rows, seen, "ok")
     assert row["status"] == "partly"
     assert "ncu saw v10_tma_store where hopper_gemm was launched" in row["why"]
 
 
 def test_a_count_that_ended_early_keeps_what_it_has(script: ModuleType) -> None:
     rows = [launched("a", "hopper_gemm"), launched("b", "hopper_gemm")]
-    first, second = script.counted(sweep("order", H200), rows, [Launched("hopper_gemm", {})], "exit 9")
+    first, second = script.counted([sweep("order", H200)], rows, [Launched("hopper_gemm", {})], "exit 9")
     assert first["variant"] == "a"
     assert (second["status"], second["why"]) == ("partly", "1 launches: exit 9")
 
 
 def test_missing_ncu_is_a_row(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    [row] = script.count_part(sweep("order", H200), soon(), set())
+    [row] = script.count_part([sweep("order", H200)], soon(), set())
     assert row["status"] == "not run"
 
 
 def test_the_important_comes_first_and_is_counted_at_once(script: ModuleType) -> None:
-    found = [(kind, each.name) for kind, each in script.steps(sweeps(H200), counting=True)]
-    assert found[:4] == [("time", "order"), ("count", "order"), ("time", "cluster"), ("count", "cluster")]
-    assert found[-1] == ("count", "tile")
+    found = [(kind, script.names_of(batch)) for kind, batch in script.steps(sweeps(H200), counting=True)]
+    assert found == [
+        ("time", "order,cluster,swizzle"),
+        ("count", "order,cluster"),
+        ("count", "swizzle"),
+        ("time", "stages,tile,registers,box,promotion"),
+        ("count", "tile"),
+    ]
     assert all(kind == "time" for kind, _ in script.steps(sweeps(H200), counting=False))
 
 
-def test_all_sweeps_are_expected_to_fit_the_budget_but_for_the_last_ones(script: ModuleType) -> None:
+def test_all_sweeps_are_expected_to_fit_the_budget(script: ModuleType) -> None:
     needed = [
-        script.expected_s(each) if kind == "time" else script.counting_s(each)
-        for kind, each in script.steps(sweeps(H200), counting=True)
+        script.expected_s(batch) if kind == "time" else script.counting_s(batch)
+        for kind, batch in script.steps(sweeps(H200), counting=True)
     ]
-    budget_s = script.parser().parse_args([]).budget_s
-    assert sum(needed[:8]) <= budget_s  # order, cluster, swizzle with their counts, stages, tile
+    assert sum(needed) <= script.parser().parse_args([]).budget_s == 150
+
+
+def test_the_last_sweeps_of_a_child_give_way_when_time_is_short(script: ModuleType) -> None:
+    batch = list(sweeps(H200))[3:]
+    assert script.fitting("time", batch, 1000, 1) == batch
+    assert script.fitting("time", batch, script.expected_s(batch[:2]) / script.SLACK, 1) == batch[:2]
+    assert script.fitting("time", batch, 1, 1) == []
+
+
+def test_sweeps_that_had_ended_are_not_begun_again(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def run(words: list[str], limit_s: float) -> tuple[int | None, str]:
+        asked.append(words)
+        about = {"kind": "sweep_check", "variant": "v", "status": "ok"}
+        if len(asked) == 1:
+            write(words, about | {"sweep": "stages"}, about | {"sweep": "registers", "status": "begun"})
+            return None, "hangs"
+        write(words, *(about | {"sweep": name, "variant": "w"} for name in ("registers", "box")))
+        return 0, ""
+
+    monkeypatch.setattr(script, "run_limited", run)
+    rows = script.time_part([sweep(name, H200) for name in ("stages", "registers", "box")], soon(), 1)
+    assert [(row["sweep"], row["variant"]) for row in rows] == [
+        ("stages", "v"), ("registers", "v"), ("registers", "w"), ("box", "w"),
+    ]  # fmt: skip
+    assert [words[words.index("--sweeps") + 1] for words in asked] == ["stages,registers,box", "registers,box"]
+    assert rows[1]["status"].startswith("stopped after")
 
 
 def test_measured_rows_are_on_disk_after_each_child(
@@ -177,18 +209,19 @@ def test_measured_rows_are_on_disk_after_each_child(
 ) -> None:
     sizes: list[int] = []
 
-    def time_part(each: Any, until_s: float, rounds: int) -> list[dict[str, Any]]:
+    def time_part(batch: Any, until_s: float, rounds: int) -> list[dict[str, Any]]:
         path = tmp_path / "out" / "sweeps.json"
         sizes.append(len(json.loads(path.read_text())["rows"]) if path.exists() else 0)
         facts = {"kind": "facts", "status": "ok", "device": "NVIDIA H200", "date": "2026-11-30"}
-        return [facts, {"kind": "sweep_check", "sweep": each.name, "variant": "v", "status": "ok"}]
+        return [facts, {"kind": "sweep_check", "sweep": batch[0].name, "variant": "v", "status": "ok"}]
 
     monkeypatch.setattr(script, "time_part", time_part)
-    words = ["--into", str(tmp_path / "out"), "--sweeps", "stages,registers", "--no-counters"]
+    monkeypatch.setattr(script, "emulated_part", list)
+    words = ["--into", str(tmp_path / "out"), "--sweeps", "swizzle,stages", "--no-counters"]
     assert script.main(words) == 0
     assert sizes == [0, 1]
     rows = report.read_rows([tmp_path / "out" / "sweeps.json"])
-    assert [row["sweep"] for row in rows] == ["stages", "registers"]
+    assert [row["sweep"] for row in rows] == ["swizzle", "stages"]
     assert rows[0]["device"] == "NVIDIA H200"
     assert rows[0]["command"].startswith("benchmarks/sweeps.py --into")
 
@@ -209,7 +242,7 @@ def test_a_spent_budget_is_said(script: ModuleType, tmp_path: Path, capsys: pyte
 
 def test_without_a_gpu_the_child_says_why(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    [row] = script.time_part(sweep("registers", H200), time.monotonic() + 60, 1)
+    [row] = script.time_part([sweep("registers", H200)], time.monotonic() + 60, 1)
     assert row["status"] == "exit 3"
     assert "Error" in row["why"]
 

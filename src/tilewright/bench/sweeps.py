@@ -35,6 +35,8 @@ Counters = Literal["traffic", "banks"]
 _TALL = Config(tile_m=256, tile_n=192, stages=3, group_m=11, halves=True, k_back_and_forth=True)
 _WIDE = Config(tile_m=128, tile_n=256, stages=4, group_m=16, k_back_and_forth=True)
 _GROUPS = (4, 8, 11, 12, 16, 32)
+# A group as high as a divisor of the 132 tiles in flight is walked patch after patch, column by column in each.
+_PATCHES = {("128x256", 12): ", patches of 12 x 11", ("256x192", 11): ", patches of 11 x 12"}
 
 # Beside the production space: the widest tile that compiles clean with 256 rows, and the next step below 192 columns.
 _MORE_TILES = (
@@ -125,7 +127,7 @@ def sweeps(device: Device) -> tuple[Sweep, ...]:
         Sweep(
             name="stages",
             question="How many slots should the FIFO have (QSIZE)?",
-            variants=tuple(_of_rung("v04", "stages", (2, 3, 4, 5, 6, 7), "{} slots")),
+            variants=tuple(_stages()),
         ),
         Sweep(
             name="tile",
@@ -194,7 +196,8 @@ def _order() -> Iterator[Variant]:
         yield _production(f"{tile} row by row", base.replace(group_m=1))
         for group in _GROUPS:
             if group < rows:
-                yield _production(f"{tile} groups of {group}", base.replace(group_m=group))
+                patch = _PATCHES.get((tile, group), "")
+                yield _production(f"{tile} groups of {group}{patch}", base.replace(group_m=group))
         yield _production(f"{tile} column by column", base.replace(schedule="linear"))
         own = base.replace(k_back_and_forth=False)
         yield _production(f"{tile} groups of {own.group_m}, k always forwards", own)
@@ -225,6 +228,14 @@ def _tiles(device: Device) -> Iterator[Variant]:
     for config in sorted(found, key=lambda each: -each.tile_m * each.tile_n):
         words = (" ping-pong" if config.pingpong else "") + (" halves" if config.halves else "")
         yield _production(f"{config.tile_m}x{config.tile_n}{words}", config)
+
+
+def _stages() -> Iterator[Variant]:
+    rung = next(rung for rung in RUNGS if rung.number == "v04")
+    for tile_n, most, of in ((128, 7, ""), (96, 8, " of 128x96")):  # what shared memory holds: 7 x 32 KiB, 8 x 28
+        for stages in range(2, most + 1):
+            config = rung.config.replace(tile_n=tile_n, stages=stages)
+            yield Variant(name=f"{stages} slots{of}", family=rung.name, config=config)
 
 
 def _of_rung(number: str, field: str, values: Iterable[int], spelled: str) -> Iterator[Variant]:

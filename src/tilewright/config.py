@@ -28,7 +28,8 @@ SWIZZLE_BYTES = 128  # bytes of a row of one swizzle atom
 ATOM_BYTES = 1024  # 8 rows of 128 bytes: the period of the 128-byte swizzle
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
-MAX_TILES = 2**30  # schedule.cuh counts places, at most two a tile, in 32 bits
+TILE_BYTES = 8  # a Tile of schedule.cuh: row and column
+MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
 
 # What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
 _KINDS: dict[Any, tuple[type, str]] = {
@@ -45,9 +46,10 @@ class Config:
     Units: tiles in elements; `stages` slots of the operand ring; `consumers` warpgroups that multiply, each with
     tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs below
     each other share tiles of b by multicast, or `cluster_n` side by side tiles of a; `group_m` tile rows walked
-    together by the grouped schedule; `store_slots` slots of 16 rows x 128 bytes a warp through which out leaves.
-    `halves` computes the tiles of a small
-    last wave as two halves on two SMs; `k_back_and_forth` walks k backwards on every second tile of a CTA.
+    together by the grouped schedule, and in them squares of `square` x `square` tiles (0: none); `store_slots` slots of 16 rows a
+    warp through which out leaves. `tail_n` is the width of the narrow tiles that take the last wave's place (0: none);
+    `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
+    multiplies; `k_back_and_forth` walks k backwards on every second tile of a CTA.
     """
 
     tile_m: int = 128
@@ -61,8 +63,10 @@ class Config:
     group_m: int = 16
     store_slots: int = 2
     pingpong: bool = False
-    halves: bool = False
+    tail_n: int = 0
+    staggered: bool = False
     k_back_and_forth: bool = False
+    square: int = 0
 
     # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
 
@@ -124,18 +128,33 @@ class Config:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
 
-    @property
-    def store_bytes(self) -> int:
+    def store_pieces(self, problem: Problem) -> int:
+        """Store slots that hold the whole width of a tile."""
+        return -(-self.tile_n // store_columns(problem, self.tile_n))
+
+    def store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes of one consumer warp's store slots, up to the period of the swizzles that they are written in."""
+        slot = STORE_ROWS * store_columns(problem, self.tile_n) * problem.out_dtype.size
+        period = max(
+            8 * row if row % 32 == 0 else 128
+            for width in (self.tile_n, self.tail_n)
+            if width
+            for row in [store_columns(problem, width) * problem.out_dtype.size]
+        )
+        return -(-self.store_slots * slot // period) * period
+
+    def store_bytes(self, problem: Problem) -> int:
         """Bytes of all store slots: each consumer warp has its own."""
-        return self.consumers * WARPGROUP_WARPS * self.store_slots * STORE_ROWS * SWIZZLE_BYTES
+        return self.consumers * WARPGROUP_WARPS * self.store_warp_bytes(problem)
 
     def smem_bytes(self, problem: Problem) -> int:
         """Bytes of dynamic shared memory that one CTA asks for.
 
-        Shapes: stages x (tile_m + tile_n) x tile_k operands, the store slots, a full and an empty barrier a stage.
-        Source: the Shared struct of hopper_gemm.cu, which asserts the same sum.
+        Shapes: stages x (tile_m + tile_n) x tile_k operands, the store slots, and for each stage a full barrier, an
+        empty one and the tile it belongs to. Source: the Shared struct of hopper_gemm.cu, which asserts the same sum.
         """
-        total = self.stages * self.stage_bytes(problem) + self.store_bytes + 2 * self.stages * BARRIER_BYTES
+        per_stage = self.stage_bytes(problem) + 2 * BARRIER_BYTES + TILE_BYTES
+        total = self.stages * per_stage + self.store_bytes(problem)
         return -(-total // ATOM_BYTES) * ATOM_BYTES
 
     @property
@@ -156,24 +175,43 @@ class Config:
             -(-columns // self.cluster_n) * self.cluster_n,
         )
 
-    def whole_tiles(self, num_tiles: int, grid: int) -> int:
-        """How many of the tiles are computed whole, those of the full waves; the halves of the others fit one wave.
+    def wide_tiles(self, problem: Problem, grid: int) -> int:
+        """How many tiles are TILE_N wide: those of the full waves where a narrow tail follows, else all.
 
-        Worked example: 1376 tiles on 132 CTAs are 10 full waves and 56 tiles; their 112 halves take half of a wave, so
-        the whole takes 10.5 waves instead of 11.
+        Worked example, 8192^3, 256x192 with tail_n = 80 on 132 CTAs: 32 x 43 tiles are 10 full waves and 56 tiles. The
+        1320 wide ones are 41 columns and one more in 8 of the 32 rows; the 128 columns that are left of those rows and
+        the 320 of the others are 8 x 2 + 24 x 4 = 112 narrow tiles. Together 10 + 80 / 192 = 10.4 waves instead of 11.
         """
-        rest = num_tiles % grid
-        return num_tiles - rest if self.halves and 2 * rest <= grid else num_tiles
+        rows, columns = self.tiles(problem)
+        wide = rows * columns // grid * grid
+        if self.tail_n == 0 or wide == 0 or self._narrow_waves(problem, grid, wide) >= 1.0:
+            return rows * columns
+        return wide
+
+    def narrow_tiles(self, problem: Problem, wide: int) -> int:
+        """How many narrow tiles cover what `wide` tiles leave of out. schedule.cuh counts the same."""
+        rows, columns = self.tiles(problem)
+        if wide >= rows * columns:
+            return 0
+        full, further = divmod(wide, rows)
+        rest = problem.n - full * self.tile_n
+        return further * max(0, -(-(rest - self.tile_n) // self.tail_n)) + (rows - further) * -(-rest // self.tail_n)
+
+    def _narrow_waves(self, problem: Problem, grid: int, wide: int) -> float:
+        """The time of the narrow tiles in units of one wide tile."""
+        if self.tail_n == 0:
+            return 0.0
+        return -(-self.narrow_tiles(problem, wide) // grid) * self.tail_n / self.tile_n
 
     def has_too_many_tiles(self, problem: Problem) -> bool:
         """Whether the schedule cannot count the problem's tiles."""
         rows, columns = self.tiles(problem)
         return rows * columns >= MAX_TILES
 
-    def waves(self, num_tiles: int, grid: int) -> float:
-        """The time of all tiles in units of one whole tile."""
-        whole = self.whole_tiles(num_tiles, grid)
-        return -(-whole // grid) + (0.5 if whole < num_tiles else 0.0)
+    def waves(self, problem: Problem, grid: int) -> tuple[int, int]:
+        """Tiles that the busiest CTA computes: wide ones, and narrow ones."""
+        wide = self.wide_tiles(problem, grid)
+        return -(-wide // grid), -(-self.narrow_tiles(problem, wide) // grid)
 
     # -- legality ----------------------------------------------------------------------------------------------------
 
@@ -208,14 +246,18 @@ class Config:
         if self.consumers not in (1, 2):
             found.append(f"consumers = {self.consumers} is outside 1 .. 2")
         else:
-            step = WGMMA_M * (1 if self.pingpong else self.consumers) * (2 if self.halves else 1)
+            step = WGMMA_M * (1 if self.pingpong else self.consumers)
             if self.tile_m < 1 or self.tile_m % step or self.tile_m > 256:
-                blocks = "64 rows a consumer" + (" and half" if self.halves else "")
-                found.append(f"tile_m = {self.tile_m} is not a multiple of {step} ({blocks}) up to 256")
+                found.append(f"tile_m = {self.tile_m} is not a multiple of {step} (64 rows a consumer) up to 256")
+            elif self.staggered and (self.pingpong or self.wgmmas_m != 2):
+                blocks = "ping-pong already hides the stores" if self.pingpong else f"not {self.wgmmas_m}"
+                found.append(f"staggered = True is for consumers that share tiles and have 2 row blocks; {blocks}")
         if self.pingpong and self.consumers != 2:
             found.append(f"pingpong = True alternates between 2 consumers, not {self.consumers}")
-        if self.halves and self.cluster != 1:
-            found.append(f"halves = True is for single CTAs, not for clusters of {self.cluster}")
+        if self.tail_n and (self.tail_n % 8 or not 8 <= self.tail_n < self.tile_n):
+            found.append(f"tail_n = {self.tail_n} is not 0 or a multiple of 8 below tile_n = {self.tile_n}")
+        if self.tail_n and (self.cluster != 1 or self.pingpong):
+            found.append(f"tail_n = {self.tail_n} is for single CTAs whose consumers share their tiles")
         if self.tile_n % 8 or not 8 <= self.tile_n <= WGMMA_MAX_N:
             found.append(f"tile_n = {self.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
         if not 2 <= self.stages <= 16:
@@ -233,6 +275,8 @@ class Config:
             found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
         if not 1 <= self.group_m <= 65536:
             found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
+        if not 0 <= self.square <= 65536:
+            found.append(f"square = {self.square} is outside 0 .. 65536")
         if not 1 <= self.store_slots <= 8:
             found.append(f"store_slots = {self.store_slots} is outside 1 .. 8")
         return found
@@ -249,6 +293,14 @@ class Config:
                 f"tile_n = {self.tile_n} of an n-contiguous b is not a multiple of "
                 f"{SWIZZLE_BYTES // problem.dtype.size}, the columns of one {SWIZZLE_BYTES}-byte swizzle row"
             )
+        if problem.b_major == "n" and self.tail_n % (SWIZZLE_BYTES // problem.dtype.size):
+            found.append(
+                f"tail_n = {self.tail_n} of an n-contiguous b is not a multiple of {SWIZZLE_BYTES // problem.dtype.size}"
+            )
+        if self.staggered and problem.out_dtype.size != 2:
+            found.append(f"staggered = True keeps rounded 16-bit values, and out is {problem.out_dtype}")
+        if self.staggered and problem.k <= self.tile_k:
+            found.append(f"staggered = True needs two k tiles or more; k = {problem.k} is one")
         return found
 
     def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
@@ -263,7 +315,7 @@ class Config:
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             found.append(
-                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes} bytes of store "
+                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of store "
                 f"slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
             )
         state = self._state_registers(problem)
@@ -308,9 +360,26 @@ class Config:
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.consumers} "
             f"c{self.cluster_m}x{self.cluster_n} {order} o{self.store_slots}"
             + (" pingpong" if self.pingpong else "")
-            + (" halves" if self.halves else "")
+            + (f" squares{self.square}" if self.square else "")
+            + (f" tail{self.tail_n}" if self.tail_n else "")
+            + (" staggered" if self.staggered else "")
             + (" k-back-and-forth" if self.k_back_and_forth else "")
         )
+
+
+def store_columns(problem: Problem, tile_n: int) -> int:
+    """Columns of one store slot of a tile `tile_n` wide: without TMA 128 bytes of them, else the widest TMA box.
+
+    Boxes are equal, so they divide the tile. A row of a slot is 32, 64 or 128 bytes under the swizzle of that width, or
+    an odd multiple of 16 bytes without one: both keep rows below each other in different banks.
+    Worked example: 200 columns of bf16 are 400 bytes, 25 times 16: one slot. 192 are 384 bytes: 3 slots of 128.
+    """
+    size = problem.out_dtype.size
+    if not problem.out_through_tma:
+        return SWIZZLE_BYTES // size
+    row_bytes = tile_n * size
+    boxes = [wide for wide in range(16, 256 * size + 1, 16) if row_bytes % wide == 0]
+    return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size
 
 
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:

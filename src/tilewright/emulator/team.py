@@ -402,6 +402,8 @@ class Team:
                     continue
                 site = item.instruction.site
                 if isinstance(value, InFlight):
+                    if item.instruction.site.opcode.startswith("wgmma.mma_async"):
+                        continue  # wgmmas in order may take each other's accumulators
                     return self.error(
                         site,
                         "accumulator in flight",

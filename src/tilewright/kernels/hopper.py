@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config
+from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import Problem
@@ -17,8 +17,8 @@ from tilewright.problem import Problem
 # H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS). Measured, H200, 2026-11-30, 8192^3 steady, TFLOPS: 256x192 halves 683,
 # with k back and forth 690; ping-pong 128x192 672; 256x192 whole 669; 128x256 659; cuBLAS 660.
 _LARGE = (
-    Config(tile_m=256, tile_n=192, stages=3, halves=True, k_back_and_forth=True),
-    Config(tile_m=256, tile_n=128, stages=4, halves=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=192, stages=3, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=128, stages=4, k_back_and_forth=True),
     Config(tile_m=128, tile_n=256, stages=4, k_back_and_forth=True),
     Config(tile_m=128, tile_n=192, stages=5, pingpong=True, store_slots=1, k_back_and_forth=True),
     Config(tile_m=128, tile_n=160, stages=5, pingpong=True, k_back_and_forth=True),
@@ -45,7 +45,7 @@ class HopperFamily:
         """Every legal config that is worth a look for the problem on the device."""
         for base in _LARGE + _SHORT:
             for cluster_m in (1,) if base.pingpong else (1, 2):  # no ping-pong in clusters: 192 columns spill there
-                config = base.replace(cluster_m=cluster_m, halves=base.halves and cluster_m == 1)
+                config = base.replace(cluster_m=cluster_m)
                 if config.violations(problem, device):
                     continue
                 rows, _ = config.tiles(problem)
@@ -71,7 +71,8 @@ class HopperFamily:
             "CLUSTER": config.cluster,
             "THREADS": config.threads,
             "PINGPONG": config.pingpong,
-            "HALVES": config.halves,
+            "TAIL_N": config.tail_n,
+            "STAGGERED": config.staggered,
             "K_BACK_AND_FORTH": config.k_back_and_forth,
             "MOVES_REGISTERS": config.moves_registers,
             "PRODUCER_REGISTERS": config.producer_registers,
@@ -79,8 +80,9 @@ class HopperFamily:
             "FULL_ARRIVALS": config.full_arrivals,
             "EMPTY_ARRIVALS": config.empty_arrivals,
             "STAGE_BYTES": config.stage_bytes(problem),
-            "STORE_SLOTS": config.store_slots,
-            "STORE_COLUMNS": store_columns(problem, config),
+            "STORE_WARP_BYTES": config.store_warp_bytes(problem),
+            "STORE_COLUMNS": store_columns(problem, config.tile_n),
+            "TAIL_STORE_COLUMNS": store_columns(problem, config.tail_n) if config.tail_n else 0,
             "SMEM_BYTES": config.smem_bytes(problem),
             "B_K_MAJOR": problem.b_major == "k",
             "OUT_TYPE": f"Type::{problem.out_dtype}",
@@ -89,15 +91,16 @@ class HopperFamily:
         }
         return {
             "config.cuh": constants_header(constants),
-            "wgmma_mma_async.cuh": wgmma_header(config.tile_n, problem.dtype, problem.b_major == "k"),
+            "wgmma_mma_async.cuh": wgmma_header(
+                config.tile_n, problem.dtype, problem.b_major == "k", tail_n=config.tail_n
+            ),
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
-        """One CTA an SM, whole clusters, never more CTAs than tiles (halves: than half tiles)."""
+        """One CTA an SM, whole clusters, never more CTAs than tiles."""
         rows, columns = config.tiles(problem)
         sms = device.num_sms if num_sms is None else num_sms
-        places = rows * columns // config.cluster * (2 if config.halves else 1)
-        clusters = max(1, min(sms // config.cluster, places))
+        clusters = max(1, min(sms // config.cluster, rows * columns // config.cluster))
         return Launch(
             grid=clusters * config.cluster,
             block=config.threads,
@@ -110,20 +113,31 @@ class HopperFamily:
         rows, columns = config.tiles(problem)
         cluster_rows = max(1, rows // config.cluster_m)
         group = cluster_rows if config.schedule == "linear" else min(config.group_m, cluster_rows)
+        cluster_columns = max(1, columns // config.cluster_n)
+        b_tail: Argument = IntArgument("b_tail_map", 0, 4)
         out: Argument = IntArgument("out_map", 0, 4)
+        out_tail: Argument = IntArgument("out_tail_map", 0, 4)
         if problem.out_through_tma:
-            out = MapArgument("out", _out_map(problem, config))
+            out = MapArgument("out", out_map(problem, config.tile_n))
+        if config.tail_n:
+            b_tail = MapArgument("b", _b_map(problem, config, config.tail_n))
+            if problem.out_through_tma:
+                out_tail = MapArgument("out", out_map(problem, config.tail_n))
         return (
             MapArgument("a", _a_map(problem, config)),
-            MapArgument("b", _b_map(problem, config)),
+            MapArgument("b", _b_map(problem, config, config.tile_n)),
+            b_tail,
             out,
+            out_tail,
             PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
             IntArgument("m", problem.m, 4),
             IntArgument("n", problem.n, 4),
             IntArgument("k", problem.k, 4),
             IntArgument("group_m", group, 4),
-            IntArgument("num_whole", config.whole_tiles(rows * columns, launch.grid) // config.cluster, 4),
+            IntArgument("square_m", min(config.square or group, group), 4),
+            IntArgument("square_n", min(config.square or cluster_columns, cluster_columns), 4),
+            IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.cluster, 4),
         )
 
 
@@ -142,27 +156,20 @@ def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:
     return -(-rows // num_groups)
 
 
-def store_columns(problem: Problem, config: Config) -> int:
-    """Columns of one store slot: as many as fill 128 bytes, and divide the tile where TMA stores it in equal boxes."""
-    if not problem.out_through_tma:
-        return SWIZZLE_BYTES // problem.out_dtype.size
-    return math.gcd(config.tile_n * problem.out_dtype.size, SWIZZLE_BYTES) // problem.out_dtype.size
-
-
 def _a_map(problem: Problem, config: Config) -> TensorMap:
     return TensorMap(
         dtype=problem.dtype,
         extents=(problem.k, problem.m),
         pitches_bytes=(problem.a_pitch * problem.dtype.size,),
-        box=(config.tile_k, config.tile_m // (2 if config.halves else config.cluster_n)),
+        box=(config.tile_k, config.tile_m // config.cluster_n),
         swizzle_bytes=SWIZZLE_BYTES,
     )
 
 
-def _b_map(problem: Problem, config: Config) -> TensorMap:
+def _b_map(problem: Problem, config: Config, tile_n: int) -> TensorMap:
     """A CTA of a cluster loads its share: rows of n where k is contiguous, rows of k where n is."""
     if problem.b_major == "k":
-        extents, box = (problem.k, problem.n), (config.tile_k, config.tile_n // config.cluster_m)
+        extents, box = (problem.k, problem.n), (config.tile_k, tile_n // config.cluster_m)
     else:
         extents = (problem.n, problem.k)
         box = (SWIZZLE_BYTES // problem.dtype.size, config.tile_k // config.cluster_m)
@@ -175,13 +182,14 @@ def _b_map(problem: Problem, config: Config) -> TensorMap:
     )
 
 
-def _out_map(problem: Problem, config: Config) -> TensorMap:
-    columns = store_columns(problem, config)
+def out_map(problem: Problem, tile_n: int) -> TensorMap:
+    """Boxes of one store slot of a tile `tile_n` wide."""
+    columns = store_columns(problem, tile_n)
     row_bytes = columns * problem.out_dtype.size
     return TensorMap(
         dtype=problem.out_dtype,
         extents=(problem.n, problem.m),
         pitches_bytes=(problem.out_pitch * problem.out_dtype.size,),
         box=(columns, STORE_ROWS),
-        swizzle_bytes=row_bytes if row_bytes > 16 else 0,
+        swizzle_bytes=0 if row_bytes % 32 == 16 else row_bytes,
     )

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_THREADS, WARPGROUP_WARPS, Config
+from tilewright.config import SWIZZLE_BYTES, WARPGROUP_THREADS, WARPGROUP_WARPS, Config, store_columns
 from tilewright.device import Device
 from tilewright.errors import ConfigError
-from tilewright.kernels.hopper import store_columns
+from tilewright.kernels.hopper import out_map
 from tilewright.kernels.ladder_configs import (
     ClusterConfig,
     RungConfig,
@@ -29,7 +29,7 @@ from tilewright.kernels.ladder_configs import (
     TableConfig,
 )
 from tilewright.kernels.render import constants_header, wgmma_header
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
 
 Constants = dict[str, int | bool | str]
 
@@ -198,8 +198,10 @@ class SpecializedRung(Rung):
         }
         if own.store_slots:  # what epilogue.cuh reads
             found |= {
-                "STORE_SLOTS": own.store_slots,
-                "STORE_COLUMNS": store_columns(problem, own),
+                "STORE_WARP_BYTES": own.store_warp_bytes,
+                "STORE_COLUMNS": store_columns(problem, own.tile_n),
+                "TAIL_N": 0,
+                "TAIL_STORE_COLUMNS": 0,
                 "OUT_TYPE": f"Type::{problem.out_dtype}",
                 "OUT_THROUGH_TMA": self.stores_by_tma and problem.out_through_tma,
                 "WHOLE_CHUNKS": problem.out_through_tma,  # the same rule: rows of whole 16 bytes
@@ -215,7 +217,7 @@ class SpecializedRung(Rung):
         ]
         if self.stores_by_tma:
             found.append(
-                MapArgument("out", _out_map(problem, own)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
+                MapArgument("out", out_map(problem, own.tile_n)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
             )
         found += [
             PointerArgument("out", problem.extent_bytes["out"]),
@@ -257,19 +259,6 @@ def _operand_map(
         pitches_bytes=(pitch * problem.dtype.size,),
         box=(row_bytes // problem.dtype.size, rows),
         swizzle_bytes=swizzle,
-    )
-
-
-def _out_map(problem: Problem, config: Config) -> TensorMap:
-    """Boxes of one store slot."""
-    columns = store_columns(problem, config)
-    row_bytes = columns * problem.out_dtype.size
-    return TensorMap(
-        dtype=problem.out_dtype,
-        extents=(problem.n, problem.m),
-        pitches_bytes=(problem.out_pitch * problem.out_dtype.size,),
-        box=(columns, STORE_ROWS),
-        swizzle_bytes=row_bytes if row_bytes > TMA_ALIGNMENT_BYTES else 0,
     )
 
 

@@ -175,7 +175,12 @@ class SpecializedConfig(RungConfig):
     @property
     def slot_bytes(self) -> int:
         """Bytes of the store slots of all consumer warps."""
-        return self.consumers * WARPGROUP_WARPS * self.store_slots * STORE_ROWS * SWIZZLE_BYTES
+        return self.consumers * WARPGROUP_WARPS * self.store_warp_bytes
+
+    @property
+    def store_warp_bytes(self) -> int:
+        """Bytes of the store slots of one consumer warp."""
+        return self.store_slots * STORE_ROWS * SWIZZLE_BYTES
 
     def tile_violations(self) -> list[str]:
         found = _wgmma_tile_violations(self)

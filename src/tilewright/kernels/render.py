@@ -56,19 +56,13 @@ def constants_header(constants: Mapping[str, int | bool | str]) -> str:
     return "\n".join([*lines, "};", ""])
 
 
-def wgmma_header(n: int, dtype: DType, b_k_major: bool) -> str:
-    """wgmma_mma_async.cuh: the one wgmma of a kernel, m64 n`n` k16, fp32 accumulators, both operands in smem.
+def wgmma_header(n: int, dtype: DType, b_k_major: bool, tail_n: int = 0) -> str:
+    """wgmma_mma_async.cuh: the wgmmas of a kernel, m64 n k16, fp32 accumulators, both operands in smem.
 
-    Source: PTX ISA, wgmma.mma_async: n / 2 accumulators a thread, descriptors of a and b, scale-d, the signs of a and
-    b, and whether each is transposed (m or n contiguous).
+    `tail_n`: a second one of this width, whose accumulators are the first of the same array.
     """
-    count = n // 2
-    rows = [range(first, min(first + 8, count)) for first in range(0, count, 8)]
-    registers = "\n".join(
-        f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"' for row in rows
-    )
-    operands = ",\n          ".join(", ".join(f'"+f"(rC[{i}])' for i in row) for row in rows)
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype.ptx}.{dtype.ptx}"
+    widths = (n, tail_n) if tail_n else (n,)
+    wrappers = "\n".join(_wgmma_wrapper(width, n, dtype, b_k_major) for width in widths)
     return f"""\
 // Rendered for one shape and type by kernels/render.py. The copy in the source tree is the default, for editors.
 #pragma once
@@ -77,29 +71,79 @@ def wgmma_header(n: int, dtype: DType, b_k_major: bool) -> str:
 
 namespace ptx {{
 
+// The one of width N, {" or ".join(map(str, widths))}; the first if none is named.
+template <int N = {n}>
+DEVICE void wgmma_mma_async(float (&rC)[{n // 2}], uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate);
+template <int N = {n}>
+DEVICE void wgmma_mma_async_first(float (&rC)[{n // 2}], uint64_t a_descriptor, uint64_t b_descriptor);
+
+{wrappers}
+}}  // namespace ptx
+
+// No instruction: keeps the compiler from moving a use of rC above this point, which stands after the wait_group.
+DEVICE void keep_below(float (&rC)[{n // 2}]) {{
+    asm volatile(""
+        : {_operands(n // 2, "+f")}
+        :
+        : "memory");
+}}
+"""
+
+
+def _rows_of_eight(count: int) -> list[range]:
+    return [range(first, min(first + 8, count)) for first in range(0, count, 8)]
+
+
+def _operands(count: int, constraint: str) -> str:
+    """Accumulators 0 .. count-1 as operands of an asm statement."""
+    return ",\n          ".join(", ".join(f'"{constraint}"(rC[{i}])' for i in row) for row in _rows_of_eight(count))
+
+
+def _wgmma_wrapper(n: int, array_n: int, dtype: DType, b_k_major: bool) -> str:
+    """The wrapper of one width, on the first n / 2 of the array_n / 2 accumulators of a thread.
+
+    Source: PTX ISA, wgmma.mma_async: n / 2 accumulators a thread, descriptors of a and b, scale-d, the signs of a and
+    b, and whether each is transposed (m or n contiguous).
+    """
+    count = n // 2
+    registers = "\n".join(
+        f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"'
+        for row in _rows_of_eight(count)
+    )
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype.ptx}.{dtype.ptx}"
+    array = f"float (&rC)[{array_n // 2}]"
+    trans_b = 0 if b_k_major else 1
+    return f"""\
 // PTX ISA, wgmma.mma_async: a warpgroup. rC (64, {n}) = a (64, 16) x b (16, {n}), plus rC where `accumulate`.
 // Reads shared memory through the async proxy; rC may not be touched before a wait_group covers it.
-DEVICE void wgmma_mma_async(float (&rC)[{count}], uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate) {{
+template <>
+DEVICE void wgmma_mma_async<{n}>({array}, uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate) {{
     asm volatile(
         "{{\\n"
         ".reg .pred scale_d;\\n"
         "setp.ne.b32 scale_d, %{count + 2}, 0;\\n"
         "{instruction} {{"
 {registers}
-        "}}, %{count}, %{count + 1}, scale_d, 1, 1, 0, {0 if b_k_major else 1};\\n"
+        "}}, %{count}, %{count + 1}, scale_d, 1, 1, 0, {trans_b};\\n"
         "}}\\n"
-        : {operands}
+        : {_operands(count, "+f")}
         : "l"(a_descriptor), "l"(b_descriptor), "r"(static_cast<uint32_t>(accumulate))
         : "memory");
 }}
 
-}}  // namespace ptx
-
-// No instruction: keeps the compiler from moving a use of rC above this point, which stands after the wait_group.
-DEVICE void keep_below(float (&rC)[{count}]) {{
-    asm volatile(""
-        : {operands}
-        :
+// The same with nothing to add to: what rC held before is not read.
+template <>
+DEVICE void wgmma_mma_async_first<{n}>({array}, uint64_t a_descriptor, uint64_t b_descriptor) {{
+    asm volatile(
+        "{{\\n"
+        ".reg .pred scale_d;\\n"
+        "setp.ne.b32 scale_d, 0, 0;\\n"
+        "{instruction} {{"
+{registers}
+        "}}, %{count}, %{count + 1}, scale_d, 1, 1, 0, {trans_b};\\n"
+        "}}\\n"
+        : {_operands(count, "=f")}
+        : "l"(a_descriptor), "l"(b_descriptor)
         : "memory");
 }}
 """
@@ -140,5 +184,6 @@ def _slug(problem: Problem, config: Config) -> str:
     return (
         f"{problem.dtype}_{problem.out_dtype}_{layout}_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
-        + "".join(f"_{word}" for word in ("pingpong", "halves", "k_back_and_forth") if getattr(config, word))
+        + (f"_tail{config.tail_n}" if config.tail_n else "")
+        + "".join(f"_{word}" for word in ("pingpong", "staggered", "k_back_and_forth") if getattr(config, word))
     )

@@ -15,7 +15,8 @@ struct Config {
     static constexpr int CLUSTER = 1;
     static constexpr int THREADS = 384;
     static constexpr bool PINGPONG = false;
-    static constexpr bool HALVES = false;
+    static constexpr int TAIL_N = 0;
+    static constexpr bool STAGGERED = false;
     static constexpr bool K_BACK_AND_FORTH = false;
     static constexpr bool MOVES_REGISTERS = true;
     static constexpr int PRODUCER_REGISTERS = 24;
@@ -23,8 +24,9 @@ struct Config {
     static constexpr int FULL_ARRIVALS = 1;
     static constexpr int EMPTY_ARRIVALS = 8;
     static constexpr int STAGE_BYTES = 49152;
-    static constexpr int STORE_SLOTS = 2;
+    static constexpr int STORE_WARP_BYTES = 4096;
     static constexpr int STORE_COLUMNS = 64;
+    static constexpr int TAIL_STORE_COLUMNS = 0;
     static constexpr int SMEM_BYTES = 230400;
     static constexpr bool B_K_MAJOR = true;
     static constexpr Type OUT_TYPE = Type::bf16;

@@ -1,19 +1,20 @@
 // How a warp's accumulators leave: rounded to the output type, through the warp's own slots of shared memory, to out.
 //
-// A slot is STORE_ROWS x STORE_COLUMNS of the tile: 16 rows, the part of a 64-row wgmma that one warp holds, of at most
-// 128 bytes. Each warp has STORE_SLOTS of them and shares them with nobody, so the protocol is warp-wide:
+// A slot is STORE_ROWS rows of the tile, the part of a 64-row wgmma that one warp holds, and as many of its columns as one
+// TMA box takes. Each warp has room for some slots, shared with nobody, so the protocol is warp-wide. As many slots as
+// there is room for are a batch:
 //
-//   step                          who          why
-//   wait_group.read<SLOTS - 1>    lane 0       the TMA store that last read this slot has read it (lane 0 issued it)
-//   __syncwarp                    warp         no lane overwrites the slot before lane 0 knows that
-//   write accumulators            warp         ordinary writes, swizzled: no bank is hit twice in a phase (16-bit out)
-//   fence.proxy.async             every lane   its own ordinary writes come before the asynchronous read
-//   __syncwarp                    warp         all lanes have fenced
-//   TMA store, commit_group       lane 0       runs on while the warp goes to the next slot and the next tile
+//   step                    who          why
+//   wait_group.read 0       lane 0       the TMA stores of the batch before have read their slots (lane 0 issued them)
+//   __syncwarp              warp         no lane overwrites a slot before lane 0 knows that
+//   write accumulators      warp         ordinary writes; no bank is hit twice in a phase (16-bit out)
+//   fence.proxy.async       every lane   its own ordinary writes come before the asynchronous reads
+//   __syncwarp              warp         all lanes have fenced
+//   TMA stores, commit      lane 0       run on while the warp goes to the next batch and the next tile
 //
-// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the slot
+// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads a slot
 // back row by row and stores predicated elements. Only TMA needs slots of one width, which is then one that divides
-// TILE_N; predicated stores fill whole slots of 128 bytes and, at the tile's right edge, a narrower last one.
+// the tile's; predicated stores fill whole slots of 128 bytes and, at the tile's right edge, a narrower last one.
 #pragma once
 
 #include "config.cuh"
@@ -24,36 +25,55 @@
 
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
-constexpr int STORE_ROW_BYTES = Config::STORE_COLUMNS * OUT_SIZE;  // 16, 32, 64 or 128
-constexpr int STORE_SLOT_BYTES = STORE_ROWS * 128;                 // the widest; keeps every slot aligned to 1024
 
-// Columns of the slot that begins at a column of the tile.
-DEVICE constexpr int slot_columns(int first_column) {
-    return Config::TILE_N - first_column < Config::STORE_COLUMNS ? Config::TILE_N - first_column : Config::STORE_COLUMNS;
-}
-static_assert(!Config::OUT_THROUGH_TMA || Config::TILE_N % Config::STORE_COLUMNS == 0, "TMA stores one box after another");
+// A tile's width, and the columns of its slots: config.store_columns chooses them so that rows of a slot below each other
+// lie in different banks, by TMA's swizzle or by their length alone.
+template <int COLUMNS_, int SLOT_COLUMNS_>
+struct StoreShape {
+    static constexpr int COLUMNS = COLUMNS_;
+    static constexpr int SLOT_COLUMNS = SLOT_COLUMNS_;
+    static constexpr int PIECES = (COLUMNS - 1) / SLOT_COLUMNS + 1;
+    static constexpr int ROW_BYTES = SLOT_COLUMNS * OUT_SIZE;
+    static constexpr int SLOT_BYTES = STORE_ROWS * ROW_BYTES;
+    static constexpr int ROOM = Config::STORE_WARP_BYTES / SLOT_BYTES;  // slots
+    static constexpr int BATCH = !Config::OUT_THROUGH_TMA ? 1 : ROOM < PIECES ? ROOM : PIECES;
+    static_assert(!Config::OUT_THROUGH_TMA || COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
+    static_assert(BATCH > 0, "config.store_warp_bytes holds one slot");
 
-// What the kernel is told of out. Without TMA the map is four unused bytes.
+    // Columns of a piece: of the last one there may be fewer.
+    DEVICE static constexpr int columns_of(int piece) {
+        return COLUMNS - piece * SLOT_COLUMNS < SLOT_COLUMNS ? COLUMNS - piece * SLOT_COLUMNS : SLOT_COLUMNS;
+    }
+};
+using Wide = StoreShape<Config::TILE_N, Config::STORE_COLUMNS>;
+using Narrow = StoreShape<(Config::TAIL_N > 0 ? Config::TAIL_N : 8), (Config::TAIL_N > 0 ? Config::TAIL_STORE_COLUMNS : 8)>;
+
+// What the kernel is told of out. Without TMA a map is four unused bytes.
 struct NoTensorMap {
     int32_t unused;
 };
-template <bool THROUGH_TMA>
-struct OutMapOf {
+template <bool EXISTS>
+struct MapIf {
     using type = TensorMap;
 };
 template <>
-struct OutMapOf<false> {
+struct MapIf<false> {
     using type = NoTensorMap;
 };
-using OutMap = OutMapOf<Config::OUT_THROUGH_TMA>::type;
+using OutMap = MapIf<Config::OUT_THROUGH_TMA>::type;
+using OutTailMap = MapIf<Config::OUT_THROUGH_TMA && (Config::TAIL_N > 0)>::type;
 
-struct Out {
-    const OutMap& map;
+template <class Map, class Shape_>
+struct OutOf {
+    using Shape = Shape_;
+    const Map& map;
     void* base;
     int64_t pitch;  // elements
     int32_t m;
     int32_t n;
 };
+using Out = OutOf<OutMap, Wide>;
+using OutTail = OutOf<OutTailMap, Narrow>;
 
 // Two neighbouring values, rounded to nearest even, the first in the low half.
 DEVICE uint32_t rounded_pair(float first, float second) {
@@ -64,63 +84,111 @@ DEVICE uint32_t rounded_pair(float first, float second) {
     }
 }
 
-// Writes the slot that begins at column FIRST_COLUMN of the accumulators of one wgmma. Of the 8 columns of block j a
-// lane holds row lane / 4 in rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
-template <int FIRST_COLUMN>
-DEVICE void write_slot(uint32_t slot, const float (&rC)[Config::TILE_N / 2], uint32_t lane) {
-    constexpr int BLOCKS = slot_columns(FIRST_COLUMN) / 8;  // of 8 columns
-    constexpr int FIRST = FIRST_COLUMN / 8;
+// A thread's part of one wgmma: of a narrow tile the first TAIL_N / 2 values.
+using Fragment = float[Config::TILE_N / 2];
+
+// The same rounded, in half the registers, and where it goes: rows from m, columns from n on.
+struct Kept {
+    uint32_t values[OUT_SIZE == 2 ? Config::TILE_N / 4 : 1];
+    int32_t m;
+    int32_t n;
+};
+
+// Rounds the first N / 2 values of a fragment.
+template <int N>
+DEVICE void keep(Kept& kept, const Fragment& rC) {
+    static_assert(OUT_SIZE == 2, "STAGGERED is for 16-bit outputs, kept by config.violations");
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) kept.values[i] = rounded_pair(rC[2 * i], rC[2 * i + 1]);
+}
+
+// Values 2 i and 2 i + 1 of a fragment, rounded.
+template <int COUNT>
+DEVICE uint32_t pair_of(const float (&rC)[COUNT], int i) {
+    return rounded_pair(rC[2 * i], rC[2 * i + 1]);
+}
+template <int COUNT>
+DEVICE uint32_t pair_of(const uint32_t (&rounded)[COUNT], int i) {
+    return rounded[i];
+}
+
+// Writes piece PIECE of the accumulators of one wgmma into a slot. Of the 8 columns of block j a lane holds row lane / 4 in
+// rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
+template <class Shape, int PIECE, class Values>
+DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
+    constexpr int ROW_BYTES = Shape::ROW_BYTES;
+    constexpr int BLOCKS = Shape::columns_of(PIECE) / 8;  // of 8 columns
+    constexpr int FIRST = PIECE * Shape::SLOT_COLUMNS / 8;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
         // 8 bytes a lane; two of the four rows of a phase meet in a bank (2-way), the price of unshuffled registers.
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {  // (16, 8) fp32
             const float* r = &rC[4 * (FIRST + block)];
-            const uint32_t upper = (lane / 4) * STORE_ROW_BYTES + block * 32 + (lane % 4) * 8;
-            const uint32_t lower = upper + 8 * STORE_ROW_BYTES;
-            ptx::st_shared_v2_f32(slot + swizzled<STORE_ROW_BYTES>(upper), r[0], r[1]);
-            ptx::st_shared_v2_f32(slot + swizzled<STORE_ROW_BYTES>(lower), r[2], r[3]);
+            const uint32_t upper = (lane / 4) * ROW_BYTES + block * 32 + (lane % 4) * 8;
+            const uint32_t lower = upper + 8 * ROW_BYTES;
+            ptx::st_shared_v2_f32(slot + swizzled<ROW_BYTES>(upper), r[0], r[1]);
+            ptx::st_shared_v2_f32(slot + swizzled<ROW_BYTES>(lower), r[2], r[3]);
         }
     } else {
-        const uint32_t row_offset = (lane % 16) * STORE_ROW_BYTES;  // matrices 0 and 2: rows 0..7; 1 and 3: rows 8..15
+        const uint32_t row_offset = (lane % 16) * ROW_BYTES;  // matrices 0 and 2: rows 0..7; 1 and 3: rows 8..15
 #pragma unroll
         for (int block = 0; block + 1 < BLOCKS; block += 2) {  // (16, 16) 16-bit
-            const float* r = &rC[4 * (FIRST + block)];
-            const uint32_t pairs[4] = {rounded_pair(r[0], r[1]), rounded_pair(r[2], r[3]), rounded_pair(r[4], r[5]),
-                                       rounded_pair(r[6], r[7])};
+            const int first = 2 * (FIRST + block);
+            const uint32_t pairs[4] = {pair_of(rC, first), pair_of(rC, first + 1), pair_of(rC, first + 2),
+                                       pair_of(rC, first + 3)};
             const uint32_t chunk = block + lane / 16;
-            ptx::stmatrix_x4(slot + swizzled<STORE_ROW_BYTES>(row_offset + chunk * 16), pairs);
+            ptx::stmatrix_x4(slot + swizzled<ROW_BYTES>(row_offset + chunk * 16), pairs);
         }
         if constexpr (BLOCKS % 2 == 1) {  // (16, 8) 16-bit
-            const float* r = &rC[4 * (FIRST + BLOCKS - 1)];
-            const uint32_t pairs[2] = {rounded_pair(r[0], r[1]), rounded_pair(r[2], r[3])};
-            ptx::stmatrix_x2(slot + swizzled<STORE_ROW_BYTES>(row_offset + (BLOCKS - 1) * 16), pairs);
+            const int first = 2 * (FIRST + BLOCKS - 1);
+            const uint32_t pairs[2] = {pair_of(rC, first), pair_of(rC, first + 1)};
+            ptx::stmatrix_x2(slot + swizzled<ROW_BYTES>(row_offset + (BLOCKS - 1) * 16), pairs);
         }
     }
 }
 
-// Sends a written slot to out, at rows row .. and columns column ..: by TMA, which clips what lies outside.
-template <int COLUMNS>
-DEVICE void send_slot(const TensorMap& map, const Out&, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
+// Writes pieces PIECE .. END - 1 of the accumulators into the slots from `slot` on.
+template <class Shape, int PIECE, int END, class Values>
+DEVICE void write_slots(uint32_t slot, const Values& rC, uint32_t lane) {
+    if constexpr (PIECE < END) {
+        write_slot<Shape, PIECE>(slot, rC, lane);
+        write_slots<Shape, PIECE + 1, END>(slot + Shape::SLOT_BYTES, rC, lane);
+    }
+}
+
+// Sends COUNT written pieces from PIECE on to out, at rows row .. and the tile's columns from `column` on: by TMA, which
+// clips what lies outside.
+template <class Shape, int PIECE, int COUNT, class OutOfShape>
+DEVICE void send_slots(const TensorMap& map, const OutOfShape&, uint32_t slot, int32_t row, int32_t column,
+                       uint32_t lane) {
     ptx::fence_proxy_async_shared_cta();
     __syncwarp();
     if (lane == 0) {
-        ptx::cp_async_bulk_tensor_2d_store(map, column, row, slot);
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) {
+            ptx::cp_async_bulk_tensor_2d_store(map, column + (PIECE + i) * Shape::SLOT_COLUMNS, row,
+                                               slot + i * Shape::SLOT_BYTES);
+        }
         ptx::cp_async_bulk_commit_group();
     }
 }
 
-// The same element by element: those that lie inside out.
-template <int COLUMNS>
-DEVICE void send_slot(const NoTensorMap&, const Out& out, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
+// The same of one piece, element by element: those that lie inside out.
+template <class Shape, int PIECE, int COUNT, class OutOfShape>
+DEVICE void send_slots(const NoTensorMap&, const OutOfShape& out, uint32_t slot, int32_t row, int32_t column,
+                       uint32_t lane) {
+    static_assert(COUNT == 1);
+    constexpr int COLUMNS = Shape::columns_of(PIECE);
     __syncwarp();
 #pragma unroll 1
     for (int r = 0; r < STORE_ROWS && row + r < out.m; ++r) {
 #pragma unroll
         for (int c = 0; c < COLUMNS; c += WARP_THREADS) {
             const int within = c + static_cast<int>(lane);
-            if (within >= COLUMNS || column + within >= out.n) continue;
-            const uint32_t source = slot + swizzled<STORE_ROW_BYTES>(r * STORE_ROW_BYTES + within * OUT_SIZE);
-            const int64_t element = (row + r) * out.pitch + column + within;
+            const int32_t out_column = column + PIECE * Shape::SLOT_COLUMNS + within;
+            if (within >= COLUMNS || out_column >= out.n) continue;
+            const uint32_t source = slot + swizzled<Shape::ROW_BYTES>(r * Shape::ROW_BYTES + within * OUT_SIZE);
+            const int64_t element = (row + r) * out.pitch + out_column;
             if constexpr (OUT_SIZE == 4) {
                 static_cast<uint32_t*>(out.base)[element] = ptx::ld_shared_u32(source);
             } else {
@@ -130,22 +198,22 @@ DEVICE void send_slot(const NoTensorMap&, const Out& out, uint32_t slot, int32_t
     }
 }
 
-// Stores one warp's part of one wgmma: rows row .. row + 15 of out, columns column .. column + TILE_N - 1.
-// `slot` counts on from call to call, 0 .. STORE_SLOTS-1.
-template <int FIRST_COLUMN = 0>
-DEVICE void store_rows(uint32_t slots, uint32_t& slot, const float (&rC)[Config::TILE_N / 2], const Out& out, int32_t row,
-                       int32_t column, uint32_t lane) {
-    if constexpr (FIRST_COLUMN < Config::TILE_N) {
-        if (column + FIRST_COLUMN >= out.n) return;  // the same for every lane
-        const uint32_t target = slots + slot * STORE_SLOT_BYTES;
+// Stores one warp's part of one wgmma: rows row .. row + 15 of out, and the tile's columns from `column` on.
+template <int PIECE = 0, class Values, class OutOfShape>
+DEVICE void store_rows(uint32_t slots, const Values& rC, const OutOfShape& out, int32_t row, int32_t column,
+                       uint32_t lane) {
+    using Shape = typename OutOfShape::Shape;
+    if constexpr (PIECE < Shape::PIECES) {
+        constexpr int LEFT = Shape::PIECES - PIECE;
+        constexpr int COUNT = LEFT < Shape::BATCH ? LEFT : Shape::BATCH;
+        if (column + PIECE * Shape::SLOT_COLUMNS >= out.n) return;  // the same for every lane
         if constexpr (Config::OUT_THROUGH_TMA) {
-            if (lane == 0) ptx::cp_async_bulk_wait_group_read<Config::STORE_SLOTS - 1>();
+            if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();
         }
         __syncwarp();
-        write_slot<FIRST_COLUMN>(target, rC, lane);
-        send_slot<slot_columns(FIRST_COLUMN)>(out.map, out, target, row, column + FIRST_COLUMN, lane);
-        slot = slot + 1 == Config::STORE_SLOTS ? 0 : slot + 1;
-        store_rows<FIRST_COLUMN + Config::STORE_COLUMNS>(slots, slot, rC, out, row, column, lane);
+        write_slots<Shape, PIECE, PIECE + COUNT>(slots, rC, lane);
+        send_slots<Shape, PIECE, COUNT>(out.map, out, slots, row, column, lane);
+        store_rows<PIECE + COUNT>(slots, rC, out, row, column, lane);
     }
 }
 

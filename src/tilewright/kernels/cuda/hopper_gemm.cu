@@ -15,8 +15,8 @@
 // (barriers TURN_OF_0 and TURN_OF_1): its own first wait would else ask for a phase two ahead, and a parity cannot tell
 // that from one that has completed.
 //
-// Halves. Tiles of the last, partial wave are computed as two halves of TILE_M / 2 rows on two SMs (schedule.cuh): a
-// consumer then multiplies the first half of its row blocks only.
+// Tail. Instead of a last, partial wave of tiles there may be narrow ones of TAIL_N columns (schedule.cuh), loaded and
+// stored through maps of their own and multiplied by narrower wgmmas.
 //
 // Roles. Warpgroup 0 is the producer: one lane of its first warp issues every TMA load; the rest idle. Warpgroups
 // 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them.
@@ -64,9 +64,8 @@
 constexpr int K_STEPS = Config::TILE_K / 16;                                // wgmmas along k of one slot
 constexpr int A_BYTES = Config::TILE_M * SWIZZLE_BYTES;                     // (TILE_M, TILE_K)
 constexpr int B_BYTES = Config::TILE_N * SWIZZLE_BYTES;                     // (TILE_N, TILE_K) or its transpose
-constexpr int A_HALF = A_BYTES / 2;                                         // (TILE_M / 2, TILE_K)
+constexpr int NARROW_BYTES = (Config::TILE_M + Config::TAIL_N) * SWIZZLE_BYTES;   // of a stage of a narrow tile
 constexpr int B_PANEL_BYTES = Config::TILE_K * SWIZZLE_BYTES;               // n-contiguous: (TILE_K, 64)
-constexpr int B_PANELS = Config::TILE_N / 64;                               // n-contiguous only
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
@@ -76,9 +75,10 @@ constexpr uint32_t CONSUMER_WARPS = Config::CONSUMERS * WARPGROUP_WARPS;
 struct Shared {
     alignas(ATOM_BYTES) uint8_t a[Config::STAGES][A_BYTES];                                   // (TILE_M, TILE_K), swizzled
     alignas(ATOM_BYTES) uint8_t b[Config::STAGES][B_BYTES];                                   // (TILE_N, TILE_K), swizzled
-    alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_SLOTS][STORE_SLOT_BYTES];  // (16, STORE_COLUMNS)
+    alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_WARP_BYTES];  // slots of (16, STORE_COLUMNS)
     alignas(8) uint64_t full[Config::STAGES];
     alignas(8) uint64_t empty[Config::STAGES];
+    alignas(8) Tile tile[Config::STAGES];  // that the slot belongs to; written with the first slot of a tile
 };
 static_assert(sizeof(Shared) == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
 static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES, "config.stage_bytes and Shared must agree");
@@ -89,15 +89,28 @@ struct Ring {
     uint32_t b;
     uint32_t full;
     uint32_t empty;
+    uint32_t tile;
 
     DEVICE explicit Ring(const Shared& shared)
         : a(shared_address(shared.a)),
           b(shared_address(shared.b)),
           full(shared_address(shared.full)),
-          empty(shared_address(shared.empty)) {}
+          empty(shared_address(shared.empty)),
+          tile(shared_address(shared.tile)) {}
 
     DEVICE uint32_t full_at(uint32_t slot) const { return full + slot * 8; }
     DEVICE uint32_t empty_at(uint32_t slot) const { return empty + slot * 8; }
+
+    // Says whose slot it is, before the full barrier is arrived on; and reads it, after that phase has completed and
+    // before the slot is released.
+    DEVICE void put_tile(uint32_t slot, const Tile& value) const {
+        ptx::st_shared_v2_u32(tile + slot * 8, static_cast<uint32_t>(value.m), static_cast<uint32_t>(value.n));
+    }
+    DEVICE Tile tile_at(uint32_t slot) const {
+        uint32_t words[2];
+        ptx::ld_shared_v2_u32(tile + slot * 8, words);
+        return Tile{static_cast<int32_t>(words[0]), static_cast<int32_t>(words[1])};
+    }
 };
 
 // Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side. With
@@ -110,26 +123,24 @@ DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, in
                                                     tile.m + cta_rank * SHARE_M, barrier,
                                                     CLUSTER_MASK);  // (SHARE_M, TILE_K)
     } else {
-        ptx::cp_async_bulk_tensor_2d_load(target, a_map, k, tile.m, barrier);  // (TILE_M, TILE_K); HALVES: half of it
-        if (Config::HALVES && !tile.half) {
-            ptx::cp_async_bulk_tensor_2d_load(target + A_HALF, a_map, k, tile.m + Config::TILE_M / 2, barrier);
-        }
+        ptx::cp_async_bulk_tensor_2d_load(target, a_map, k, tile.m, barrier);  // (TILE_M, TILE_K)
     }
 }
 
-// Loads this CTA's share of one tile of b into a slot: all of it, or its part of the rows of every atom stack.
+// Loads this CTA's share of one tile of b, N columns, into a slot: all of it, or its part of the rows of every atom stack.
+template <int N>
 DEVICE void load_b(uint32_t target, const TensorMap& b_map, int32_t n, int32_t k, uint32_t barrier, uint32_t cta_rank) {
-    constexpr int SHARE_N = Config::TILE_N / Config::CLUSTER_M;  // k-contiguous: rows of n
+    constexpr int SHARE_N = N / Config::CLUSTER_M;               // k-contiguous: rows of n
     constexpr int SHARE_K = Config::TILE_K / Config::CLUSTER_M;  // n-contiguous: rows of k in each panel
     const int32_t rank = static_cast<int32_t>(cta_rank);
     if constexpr (Config::B_K_MAJOR && Config::CLUSTER_M == 1) {
-        ptx::cp_async_bulk_tensor_2d_load(target, b_map, k, n, barrier);  // (TILE_N, TILE_K)
+        ptx::cp_async_bulk_tensor_2d_load(target, b_map, k, n, barrier);  // (N, TILE_K)
     } else if constexpr (Config::B_K_MAJOR) {
         ptx::cp_async_bulk_tensor_2d_load_multicast(target + rank * SHARE_N * SWIZZLE_BYTES, b_map, k, n + rank * SHARE_N,
                                                     barrier, CLUSTER_MASK);  // (SHARE_N, TILE_K)
     } else {
 #pragma unroll
-        for (int panel = 0; panel < B_PANELS; ++panel) {
+        for (int panel = 0; panel < N / 64; ++panel) {
             const uint32_t panel_target = target + panel * B_PANEL_BYTES;
             if constexpr (Config::CLUSTER_M == 1) {
                 ptx::cp_async_bulk_tensor_2d_load(panel_target, b_map, n + panel * 64, k, barrier);  // (TILE_K, 64)
@@ -142,25 +153,71 @@ DEVICE void load_b(uint32_t target, const TensorMap& b_map, int32_t n, int32_t k
     }
 }
 
+// Loads a narrow tile of b, if the kernel has such tiles.
+DEVICE void load_tail(uint32_t target, const TensorMap& b_map, int32_t n, int32_t k, uint32_t barrier) {
+    load_b<Config::TAIL_N>(target, b_map, n, k, barrier, 0);
+}
+DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, uint32_t) {}
+using BTailMap = MapIf<(Config::TAIL_N > 0)>::type;
+
+// Whether a CTA's tile number `i` is walked with k backwards.
+DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 == 1; }
+
 // One lane: fills slot after slot, tile after tile.
-DEVICE void producer(const Ring& ring, const TensorMap& a_map, const TensorMap& b_map, TileSchedule schedule,
-                     int32_t num_k_tiles, uint32_t cta_rank) {
-    PipelineState<Config::STAGES> state{0, 1};
-    Tile tile;
-    bool backward = false;
-    while (schedule.next(tile)) {
+class Producer {
+public:
+    DEVICE Producer(const Ring& the_ring, const TensorMap& the_a_map, const TensorMap& the_b_map,
+                    const BTailMap& the_b_tail_map, int32_t k_tiles, uint32_t the_rank)
+        : ring(the_ring),
+          a_map(the_a_map),
+          b_map(the_b_map),
+          b_tail_map(the_b_tail_map),
+          num_k_tiles(k_tiles),
+          cta_rank(the_rank) {}
+
+    DEVICE void run(const TileSchedule& schedule) {
+        const uint32_t num_wide = schedule.num_wide();
+        for (uint32_t i = 0; i < num_wide; ++i) {
+            const Tile tile = schedule.wide(i);
+            fill(tile, is_backward(i), Config::STAGE_BYTES, [&](uint32_t b, int32_t k, uint32_t full) {
+                load_b<Config::TILE_N>(b, b_map, tile.n, k, full, cta_rank);
+            });
+        }
+        if constexpr (Config::TAIL_N > 0) {
+            const uint32_t num_narrow = schedule.num_narrow();
+            for (uint32_t i = 0; i < num_narrow; ++i) {
+                const Tile tile = schedule.narrow(i);
+                fill(tile, is_backward(num_wide + i), NARROW_BYTES, [&](uint32_t b, int32_t k, uint32_t full) {
+                    load_tail(b, b_tail_map, tile.n, k, full);
+                });
+            }
+        }
+    }
+
+private:
+    // All slots of one tile, each of `bytes`; `load_columns(target, k, barrier)` loads its part of b.
+    template <class LoadColumns>
+    DEVICE void fill(const Tile& tile, bool backward, uint32_t bytes, LoadColumns load_columns) {
         for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
             const int32_t k = (backward ? num_k_tiles - 1 - k_tile : k_tile) * Config::TILE_K;
             const uint32_t full = ring.full_at(state.index);
             wait(ring.empty_at(state.index), state.parity);
-            ptx::mbarrier_arrive_expect_tx(full, tile.half ? Config::STAGE_BYTES - A_HALF : Config::STAGE_BYTES);
+            if (k_tile == 0) ring.put_tile(state.index, tile);
+            ptx::mbarrier_arrive_expect_tx(full, bytes);
             load_a(ring.a + state.index * A_BYTES, a_map, tile, k, full, cta_rank);
-            load_b(ring.b + state.index * B_BYTES, b_map, tile.n, k, full, cta_rank);
+            load_columns(ring.b + state.index * B_BYTES, k, full);
             state.advance();
         }
-        if constexpr (Config::K_BACK_AND_FORTH) backward = !backward;
     }
-}
+
+    const Ring& ring;
+    const TensorMap& a_map;
+    const TensorMap& b_map;
+    const BTailMap& b_tail_map;
+    const int32_t num_k_tiles;
+    const uint32_t cta_rank;
+    PipelineState<Config::STAGES> state{0, 1};
+};
 
 // One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
 DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
@@ -171,7 +228,7 @@ DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
     }
 }
 
-using Accumulators = float[Config::WGMMAS_M][Config::TILE_N / 2];
+using Accumulators = Fragment[Config::WGMMAS_M];
 
 // PINGPONG: waits until it is this consumer's turn to multiply.
 DEVICE void await_turn(uint32_t consumer_index) {
@@ -191,98 +248,223 @@ DEVICE void pass_turn(uint32_t consumer_index) {
     }
 }
 
-// A consumer: multiplies slots along k into the first BLOCKS row blocks of rC, leaving the last slot released and no
-// wgmma in flight. Calls `all_seen` once it has waited for its last full slot.
-template <int BLOCKS, class AllSeen>
-DEVICE void multiply(const Ring& ring, PipelineState<Config::STAGES>& state, Accumulators& rC, uint32_t a_offset,
-                     int32_t num_k_tiles, uint32_t lane, AllSeen all_seen) {
+// What a consumer multiplies from: its rows of a, and b, in every slot.
+struct Operands {
+    uint64_t a;  // descriptor of its first row block in slot 0
+    uint64_t b;
+
+    DEVICE Operands(const Ring& ring, uint32_t a_offset)
+        : a(k_major_descriptor(ring.a + a_offset)),
+          b(Config::B_K_MAJOR ? k_major_descriptor(ring.b) : n_major_descriptor(ring.b, B_PANEL_BYTES)) {}
+};
+
+// Issues the wgmmas of row blocks FIRST .. FIRST + COUNT - 1 on a slot, to be committed; N wide, in the first accumulators
+// of rC. `STARTS`: of a tile, so there is nothing to add to.
+template <int N, int FIRST, int COUNT, bool STARTS>
+DEVICE void issue(const Operands& operands, uint32_t slot, Accumulators& rC) {
     constexpr uint32_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : N_MAJOR_STEP;
-    constexpr uint32_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;  // the next 64 rows, in the descriptor's units
-    const uint64_t a_base = k_major_descriptor(ring.a + a_offset);
-    const uint64_t b_base = Config::B_K_MAJOR ? k_major_descriptor(ring.b) : n_major_descriptor(ring.b, B_PANEL_BYTES);
-    uint32_t previous = 0;
-    for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-        const uint64_t a = moved(a_base, state.index * (A_BYTES / 16));  // (BLOCKS x 64, TILE_K)
-        const uint64_t b = moved(b_base, state.index * (B_BYTES / 16));  // (TILE_N, TILE_K)
-        wait(ring.full_at(state.index), state.parity);
-        ptx::wgmma_fence();
+    constexpr uint32_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;         // the next 64 rows, in the descriptor's units
+    const uint64_t a = moved(operands.a, slot * (A_BYTES / 16));  // (WGMMAS_M x 64, TILE_K)
+    const uint64_t b = moved(operands.b, slot * (B_BYTES / 16));  // (N, TILE_K)
 #pragma unroll
-        for (int step = 0; step < K_STEPS; ++step) {
+    for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
-            for (int block = 0; block < BLOCKS; ++block) {  // (64, TILE_N) += (64, 16) x (16, TILE_N)
-                ptx::wgmma_mma_async(rC[block], moved(a, block * A_BLOCK + step * K_MAJOR_STEP),
-                                     moved(b, step * B_STEP), (k_tile | step) != 0);
+        for (int block = FIRST; block < FIRST + COUNT; ++block) {  // (64, N) += (64, 16) x (16, N)
+            const uint64_t a_step = moved(a, block * A_BLOCK + step * K_MAJOR_STEP);
+            const uint64_t b_step = moved(b, step * B_STEP);
+            if (STARTS && step == 0) {
+                ptx::wgmma_mma_async_first<N>(rC[block], a_step, b_step);
+            } else {
+                ptx::wgmma_mma_async<N>(rC[block], a_step, b_step, true);
             }
         }
-        ptx::wgmma_commit_group();
-        ptx::wgmma_wait_group<1>();
-        if (k_tile > 0) release(ring, previous, lane);
-        previous = state.index;
-        state.advance();
-    }
-    all_seen();
-    ptx::wgmma_wait_group<0>();
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) keep_below(rC[block]);
-    release(ring, previous, lane);
-}
-
-// A consumer's part of one tile: the first BLOCKS of its row blocks, multiplied and stored. `part` numbers the parts of
-// a tile that consumers share, 0 .. CONSUMERS-1; PINGPONG: always 0.
-template <int BLOCKS, class AllSeen>
-DEVICE void compute(const Ring& ring, PipelineState<Config::STAGES>& state, const Out& out, const Tile& tile,
-                    int32_t num_k_tiles, uint32_t part, uint32_t slots, uint32_t& slot, uint32_t warp, uint32_t lane,
-                    AllSeen all_seen) {
-    Accumulators rC;  // (BLOCKS x 64, TILE_N) fp32 over the warpgroup
-    multiply<BLOCKS>(ring, state, rC, part * BLOCKS * 64 * SWIZZLE_BYTES, num_k_tiles, lane, all_seen);
-    const int32_t m = tile.m + part * BLOCKS * 64 + warp * STORE_ROWS;
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-        const int32_t row = m + block * 64;
-        if (row < out.m) store_rows(slots, slot, rC[block], out, row, tile.n, lane);  // (16, TILE_N)
     }
 }
 
 // One consumer warpgroup: tile after tile, multiply and store.
-DEVICE void consumer(const Ring& ring, Shared& shared, const Out& out, TileSchedule schedule, int32_t num_k_tiles,
-                     uint32_t consumer_index) {
-    const uint32_t warp = threadIdx.x % WARPGROUP_THREADS / WARP_THREADS;
-    const uint32_t lane = threadIdx.x % WARP_THREADS;
-    const uint32_t slots = shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp]);
-    const uint32_t part = Config::PINGPONG ? 0 : consumer_index;
-    PipelineState<Config::STAGES> state{0, 0};
-    uint32_t slot = 0;
-    uint32_t place = 0;  // of the tile among the CTA's, for PINGPONG
-    Tile tile;
-    while (schedule.next(tile)) {
-        if constexpr (Config::PINGPONG) {
-            const bool is_first = place == 0;
-            if (place++ % Config::CONSUMERS != consumer_index) {
+class Consumer {
+public:
+    DEVICE Consumer(const Ring& the_ring, Shared& shared, const Out& the_out, const OutTail& the_out_tail,
+                    int32_t k_tiles, uint32_t consumer_index)
+        : ring(the_ring),
+          out(the_out),
+          out_tail(the_out_tail),
+          num_k_tiles(k_tiles),
+          index(consumer_index),
+          warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
+          lane(threadIdx.x % WARP_THREADS),
+          slots(shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp])),
+          operands(the_ring, first_block() * 64 * SWIZZLE_BYTES) {}
+
+    DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
+        if constexpr (Config::STAGGERED) {
+            run_staggered(out_tail, num_wide, num_narrow);
+        } else if constexpr (Config::PINGPONG) {
+            run_in_turns(num_wide);
+        } else {
+            for (uint32_t i = 0; i < num_wide; ++i) compute(out, [] {});
+            if constexpr (Config::TAIL_N > 0) {
+                for (uint32_t i = 0; i < num_narrow; ++i) compute(out_tail, [] {});
+            }
+        }
+        finish_stores(lane);
+    }
+
+private:
+    // Row blocks of a tile before this consumer's: with PINGPONG it has them all.
+    DEVICE uint32_t first_block() const { return Config::PINGPONG ? 0 : index * Config::WGMMAS_M; }
+
+    // The first of the 16 rows that this warp holds of a row block of its own.
+    DEVICE int32_t row_of(const Tile& tile, int block) const {
+        return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
+    }
+
+    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out.
+    template <class Values, class OutOfShape>
+    DEVICE void store(const Values& values, const OutOfShape& to, int32_t row, int32_t column) {
+        if (row < to.m) store_rows(slots, values, to, row, column, lane);  // (16, TILE_N)
+    }
+
+    // Waits for the slot at hand.
+    DEVICE void await_slot() {
+        wait(ring.full_at(state.index), state.parity);
+        ptx::wgmma_fence();
+    }
+
+    // The tile that the slot at hand begins: all lanes have read it before one of them releases the slot.
+    DEVICE Tile begun_tile() {
+        const Tile tile = ring.tile_at(state.index);
+        __syncwarp();
+        return tile;
+    }
+
+    // A whole tile, then its stores: one after the other. `all_seen` is called once its last full slot has been waited for.
+    template <class OutOfShape, class AllSeen>
+    DEVICE void compute(const OutOfShape& to, AllSeen all_seen) {
+        Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
+        constexpr int N = OutOfShape::Shape::COLUMNS;
+        await_slot();
+        issue<N, 0, Config::WGMMAS_M, true>(operands, state.index, rC);
+        ptx::wgmma_commit_group();
+        const Tile tile = begun_tile();
+        uint32_t previous = state.index;
+        state.advance();
+        for (int32_t k_tile = 1; k_tile < num_k_tiles; ++k_tile) {
+            await_slot();
+            issue<N, 0, Config::WGMMAS_M, false>(operands, state.index, rC);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<1>();
+            release(ring, previous, lane);
+            previous = state.index;
+            state.advance();
+        }
+        all_seen();
+        ptx::wgmma_wait_group<0>();
+#pragma unroll
+        for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
+        release(ring, previous, lane);
+#pragma unroll
+        for (int block = 0; block < Config::WGMMAS_M; ++block) store(rC[block], to, row_of(tile, block), tile.n);
+    }
+
+    // PINGPONG: every second tile.
+    DEVICE void run_in_turns(uint32_t num_tiles) {
+        for (uint32_t i = 0; i < num_tiles; ++i) {
+            if (i % Config::CONSUMERS != index) {
                 state.skip(num_k_tiles);
                 continue;
             }
-            if (!is_first) await_turn(consumer_index);
+            if (i > 0) await_turn(index);
+            compute(out, [&] {
+                if (i + 1 < num_tiles) pass_turn(index);
+            });
         }
-        const bool passes_turn = Config::PINGPONG && schedule.has_next();
-        const auto all_seen = [&] {
-            if (passes_turn) pass_turn(consumer_index);
-        };
-        if constexpr (Config::HALVES) {
-            if (tile.half) {
-                compute<Config::WGMMAS_M / 2>(ring, state, out, tile, num_k_tiles, part, slots, slot, warp, lane,
-                                               all_seen);
-                continue;
+    }
+
+    // STAGGERED: a tile of two row blocks, with the stores hidden. Block 0 runs ahead of block 1 by one slot at both ends:
+    // the block 1 of the tile before is stored while the block 0 of this one is multiplied, and block 0 while block 1 is.
+    //
+    //   tensor cores | block 0, first slot | block 1, first | both, slot after slot | block 0, last | block 1, last |
+    //   warps        | store `kept`        |                |                       |               | store block 0 |
+    //
+    // Block 1 is kept, rounded: registers that wgmma has written may not be read while another wgmma is in flight across
+    // a loop (ptxas would wait for all, C7517). At least two slots. What was kept goes to `from`, this tile to `to`.
+    template <class From, class To>
+    DEVICE void compute_staggered(Kept& kept, const From& from, const To& to) {
+        constexpr int N = To::Shape::COLUMNS;
+        Accumulators rC;  // (2 x 64, N) fp32 over the warpgroup
+        await_slot();
+        issue<N, 0, 1, true>(operands, state.index, rC);
+        ptx::wgmma_commit_group();
+        const Tile tile = begun_tile();
+        store(kept.values, from, kept.m, kept.n);
+        ptx::wgmma_fence();
+        issue<N, 1, 1, true>(operands, state.index, rC);
+        ptx::wgmma_commit_group();
+        uint32_t previous = state.index;
+        state.advance();
+        for (int32_t k_tile = 2; k_tile < num_k_tiles; ++k_tile) {
+            await_slot();
+            issue<N, 0, 2, false>(operands, state.index, rC);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<1>();
+            release(ring, previous, lane);
+            previous = state.index;
+            state.advance();
+        }
+        await_slot();
+        issue<N, 0, 1, false>(operands, state.index, rC);
+        ptx::wgmma_commit_group();
+        issue<N, 1, 1, false>(operands, state.index, rC);
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<1>();
+        keep_below(rC[0]);
+        release(ring, previous, lane);
+        store(rC[0], to, row_of(tile, 0), tile.n);
+        ptx::wgmma_wait_group<0>();
+        keep_below(rC[1]);
+        release(ring, state.index, lane);
+        state.advance();
+        keep<N>(kept, rC[1]);
+        kept.m = row_of(tile, 1);
+        kept.n = tile.n;
+    }
+
+    // All tiles. A template, so that it need not be there for an fp32 out.
+    template <class Tail>
+    DEVICE void run_staggered(const Tail& tail, uint32_t num_wide, uint32_t num_narrow) {
+        Kept kept;
+        kept.m = out.m;  // past the end: nothing is kept yet
+        kept.n = 0;
+        for (uint32_t i = 0; i < num_wide; ++i) compute_staggered(kept, out, out);
+        if constexpr (Config::TAIL_N > 0) {
+            if (num_narrow > 0) {
+                compute_staggered(kept, out, tail);
+                for (uint32_t i = 1; i < num_narrow; ++i) compute_staggered(kept, tail, tail);
+                store(kept.values, tail, kept.m, kept.n);
+                return;
             }
         }
-        compute<Config::WGMMAS_M>(ring, state, out, tile, num_k_tiles, part, slots, slot, warp, lane, all_seen);
+        store(kept.values, out, kept.m, kept.n);
     }
-    finish_stores(lane);
-}
+
+    const Ring& ring;
+    const Out& out;
+    const OutTail& out_tail;
+    const int32_t num_k_tiles;
+    const uint32_t index;  // 0 .. CONSUMERS-1
+    const uint32_t warp;   // of the warpgroup
+    const uint32_t lane;
+    const uint32_t slots;  // this warp's store slots
+    const Operands operands;
+    PipelineState<Config::STAGES> state{0, 0};
+};
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     hopper_gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
-                const __grid_constant__ OutMap out_map, void* out_base, int64_t out_pitch, int32_t m, int32_t n, int32_t k,
-                int32_t group_m, int32_t num_whole) {
+                const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
+                const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m, int32_t n, int32_t k,
+                int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const Ring ring(shared);
@@ -304,16 +486,20 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         ptx::barrier_cluster_wait_acquire();
     }
 
-    const TileSchedule schedule(m, n, Walk{group_m, num_whole}, cta_rank);
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, cta_rank);
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
-    if (threadIdx.x < WARPGROUP_THREADS) {
+    // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
+    const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
+    if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) producer(ring, a_map, b_map, schedule, num_k_tiles, cta_rank);
+        if (threadIdx.x == 0) Producer(ring, a_map, b_map, b_tail_map, num_k_tiles, cta_rank).run(schedule);
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
         const Out out{out_map, out_base, out_pitch, m, n};
-        consumer(ring, shared, out, schedule, num_k_tiles, threadIdx.x / WARPGROUP_THREADS - 1);
+        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n};
+        Consumer(ring, shared, out, out_tail, num_k_tiles, warpgroup - 1)
+            .run(schedule.num_wide(), schedule.num_narrow());
     }
     if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();

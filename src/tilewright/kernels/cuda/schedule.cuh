@@ -1,29 +1,44 @@
-// Which tile a CTA works on next. One question: next(tile). A persistent grid: cluster c of C takes the places
-// c, c + C, ... of the walk. Knows tile counts and the order; nothing of bytes.
+// Which tiles a CTA works on, in which order. A persistent grid: cluster c of C takes the places c, c + C, ... of the
+// walk. Knows tile counts and the order; nothing of bytes.
 #pragma once
 
 #include "config.cuh"
 
-// A tile of out. `half`: only its upper TILE_M / 2 rows are computed.
+// Where a tile of out begins.
 struct Tile {
     int32_t m;  // first row
     int32_t n;  // first column
-    bool half;
 };
 
-// What the host tells of the walk, at run time: another order needs no compile. Down a column of `group_m` rows, then the
-// next column, then the next group: the tiles in flight form a patch that is nearly square, which reads the fewest
-// different rows of a and columns of b. All rows in one group: down whole columns.
+// What the host tells of the walk, at run time: another order needs no compile.
+//
+//   group    group_m rows, all columns: walked from left to right, the tiles in flight are a patch that is nearly square,
+//            which reads the fewest different rows of a and columns of b (L2, DRAM)
+//   square   square_m rows x square_n columns of a group: walked down the columns. Neighbours in the walk are neighbours
+//            on the chip (a GPC has 16 or 18 SMs), and their equal reads are merged on their way: of both operands
+//
+// One square as high as the group and as wide as out: the group is walked down its columns.
 struct Walk {
-    int32_t group_m;    // in clusters: 1 .. rows
-    int32_t num_whole;  // places before the halves; all of them where there are none
+    int32_t group_m;   // in clusters: 1 .. rows
+    int32_t square_m;  // in clusters: 1 .. group_m
+    int32_t square_n;  // in clusters: 1 .. columns
+    int32_t num_wide;  // wide tiles, in clusters: all there are, or a multiple of those in flight
 };
 
 // The walk of one CTA. The CTAs of a cluster stand beside each other (CLUSTER_M below each other, CLUSTER_N side by
 // side), and all of them see the same number of tiles: those past the end are computed on zeros and not stored.
 //
-// The tail. A last wave that fills only some of the SMs costs as much as a full one. With HALVES the tiles from
-// `num_whole` on are walked as two halves each, on twice as many SMs: the host sets it so that the halves fit one wave.
+// The tail. A last wave that fills only some of the SMs costs as much as a full one. With a TAIL_N the host lets whole
+// waves of wide tiles take the left of out, and cuts the rest into narrow tiles that fit one more, shorter wave:
+//
+//        <--- columns x TILE_N ---><- TILE_N -><---- rest ---->
+//      ^ +------------------------+-----------+---+---+--
+//      | |                        | one more  |   |   |        `further` rows
+//   M  | |  wide                  +---+---+---+---+---+--
+//      | |                        |   |   |   narrow, TAIL_N
+//      v +------------------------+---+---+---+---+---+--
+//
+// Narrow tiles are walked along the rows: neighbours share a, the larger of their operands.
 class TileSchedule {
 public:
     DEVICE TileSchedule(int32_t m, int32_t n, const Walk& the_walk, uint32_t cta_rank)
@@ -31,45 +46,88 @@ public:
           rows((m - 1) / (Config::TILE_M * Config::CLUSTER_M) + 1),
           columns((n - 1) / (Config::TILE_N * Config::CLUSTER_N) + 1),
           rank(cta_rank),
-          place(blockIdx.x / Config::CLUSTER) {}
-
-    // Whether next() will give another tile.
-    DEVICE bool has_next() const {
-        const uint32_t tiles = rows * columns;
-        const uint32_t whole = walk.num_whole;
-        const uint32_t places = Config::HALVES && whole < tiles ? whole + 2 * (tiles - whole) : tiles;
-        return place < places;
-    }
-
-    // The next tile of this CTA, if there is one.
-    DEVICE bool next(Tile& tile) {
-        if (!has_next()) return false;
-        uint32_t index = place;
-        uint32_t lower = 0;
-        tile.half = false;
-        if constexpr (Config::HALVES) {
-            const uint32_t whole = walk.num_whole;
-            tile.half = place >= whole;
-            if (tile.half) {
-                index = whole + (place - whole) / 2;
-                lower = (place - whole) % 2;
+          place(blockIdx.x / Config::CLUSTER),
+          stride(gridDim.x / Config::CLUSTER) {
+        if constexpr (Config::TAIL_N > 0) {
+            const uint32_t all = columns;
+            columns = walk.num_wide / rows;
+            further = walk.num_wide - columns * rows;
+            if (columns < all) {
+                const int32_t rest = n - static_cast<int32_t>(columns) * Config::TILE_N;
+                narrow_near = narrow_columns(rest);
+                narrow_far = narrow_columns(rest - Config::TILE_N);
             }
         }
-        const uint32_t first = index / (walk.group_m * columns) * walk.group_m;
-        const uint32_t height = min(static_cast<uint32_t>(walk.group_m), rows - first);
-        const uint32_t within = index % (walk.group_m * columns);
-        const uint32_t row = (first + within % height) * Config::CLUSTER_M + rank % Config::CLUSTER_M;
-        const uint32_t column = within / height * Config::CLUSTER_N + rank / Config::CLUSTER_M;
-        tile.m = static_cast<int32_t>(row * Config::TILE_M + lower * (Config::TILE_M / 2));
-        tile.n = static_cast<int32_t>(column * Config::TILE_N);
-        place += gridDim.x / Config::CLUSTER;
-        return true;
+    }
+
+    // How many wide tiles this CTA has, and how many narrow ones after them.
+    DEVICE uint32_t num_wide() const { return places_up_to(walk.num_wide); }
+    DEVICE uint32_t num_narrow() const {
+        return Config::TAIL_N == 0 ? 0 : places_up_to(further * narrow_far + (rows - further) * narrow_near);
+    }
+
+    // This CTA's wide tile number i.
+    DEVICE Tile wide(uint32_t i) const {
+        const uint32_t index = place + i * stride;
+        if (Config::TAIL_N > 0 && index >= rows * columns) {  // the column of the rows that have one more
+            return at(index - rows * columns, columns);
+        }
+        const Part group = part_of(index, walk.group_m, rows, columns);
+        const Part stretch = part_of(group.within, walk.square_n, columns, group.size);
+        const Part square = part_of(stretch.within, walk.square_m, group.size, stretch.size);
+        return at(group.first + square.first + square.within % square.size, stretch.first + square.within / square.size);
+    }
+
+    // This CTA's narrow tile number i.
+    DEVICE Tile narrow(uint32_t i) const {
+        uint32_t index = place + i * stride;
+        const bool far = index < further * narrow_far;
+        if (!far) index -= further * narrow_far;
+        const uint32_t width = far ? narrow_far : narrow_near;
+        const uint32_t row = (far ? 0 : further) + index / width;
+        const uint32_t left = (far ? columns + 1 : columns) * Config::TILE_N;
+        return Tile{static_cast<int32_t>(row * Config::TILE_M),
+                    static_cast<int32_t>(left + index % width * Config::TAIL_N)};
     }
 
 private:
+    // A stretch of lines (rows or columns) that is walked before the next, and the index within it.
+    struct Part {
+        uint32_t first;   // line
+        uint32_t size;    // lines; fewer at the end
+        uint32_t within;  // index among its tiles
+    };
+
+    // The stretch of `step` of `lines` lines, each of `width` tiles, that holds a tile.
+    DEVICE static Part part_of(uint32_t index, uint32_t step, uint32_t lines, uint32_t width) {
+        const uint32_t tiles = step * width;
+        const uint32_t number = index / tiles;
+        const uint32_t first = number * step;
+        return Part{first, min(step, lines - first), index - number * tiles};
+    }
+
+    // Narrow tiles that cover so many columns.
+    DEVICE static uint32_t narrow_columns(int32_t width) {
+        constexpr int32_t TAIL_N = Config::TAIL_N > 0 ? Config::TAIL_N : 1;
+        return width > 0 ? (width - 1) / TAIL_N + 1 : 0;
+    }
+
+    // How many of this CTA's places are below `total`.
+    DEVICE uint32_t places_up_to(uint32_t total) const { return total > place ? (total - 1 - place) / stride + 1 : 0; }
+
+    // This CTA's tile of the cluster in that row and column of clusters.
+    DEVICE Tile at(uint32_t row, uint32_t column) const {
+        return Tile{static_cast<int32_t>((row * Config::CLUSTER_M + rank % Config::CLUSTER_M) * Config::TILE_M),
+                    static_cast<int32_t>((column * Config::CLUSTER_N + rank / Config::CLUSTER_M) * Config::TILE_N)};
+    }
+
     Walk walk;
-    uint32_t rows;     // in clusters; rows * columns < 2^30, kept by config.violations
-    uint32_t columns;  // in clusters
-    uint32_t rank;     // 0 .. CLUSTER-1
-    uint32_t place;
+    uint32_t rows;             // in clusters; rows * columns < 2^30, kept by config.violations
+    uint32_t columns;          // of wide tiles in every row, in clusters
+    uint32_t further = 0;      // rows with one wide tile more
+    uint32_t narrow_far = 0;   // narrow tiles of a row that has one wide tile more
+    uint32_t narrow_near = 0;  // of another
+    uint32_t rank;             // 0 .. CLUSTER-1
+    uint32_t place;            // of this cluster's first tile
+    uint32_t stride;           // clusters
 };

@@ -36,7 +36,7 @@
 // barrier.
 //
 // Shared memory, in this order: a[STAGES], b[STAGES] (each a multiple of 1024 bytes, the period of the swizzle),
-// store slots (2048 bytes, STORE_SLOTS a consumer warp), full[STAGES], empty[STAGES] (8 bytes each).
+// store slots (STORE_WARP_BYTES a consumer warp), full[STAGES], empty[STAGES] (8 bytes each).
 //
 // Limits, kept by the rung's violations: bf16, k contiguous in a and b, pitches and bases multiples of 16 bytes;
 // TILE_M a multiple of 64 x CONSUMERS, TILE_N of 8 x CLUSTER_M up to 256, TILE_K one 128-byte row.
@@ -64,7 +64,7 @@ constexpr uint32_t CONSUMER_WARPS = Config::CONSUMERS * WARPGROUP_WARPS;
 struct Shared {
     alignas(ATOM_BYTES) uint8_t a[Config::STAGES][A_BYTES];           // (TILE_M, TILE_K), swizzled
     alignas(ATOM_BYTES) uint8_t b[Config::STAGES][B_BYTES];           // (TILE_N, TILE_K), swizzled
-    alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_SLOTS][STORE_SLOT_BYTES];  // (16, STORE_COLUMNS)
+    alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_WARP_BYTES];  // slots of (16, STORE_COLUMNS)
     alignas(8) uint64_t full[Config::STAGES];
     alignas(8) uint64_t empty[Config::STAGES];
 };

@@ -69,6 +69,15 @@ DEVICE void st_shared_v2_f32(uint32_t address, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
 }
 
+DEVICE void st_shared_v2_u32(uint32_t address, uint32_t first, uint32_t second) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
+}
+
+// PTX ISA, ld.shared.v2: 8 bytes, 8-byte aligned.
+DEVICE void ld_shared_v2_u32(uint32_t address, uint32_t (&words)[2]) {
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(words[0]), "=r"(words[1]) : "r"(address) : "memory");
+}
+
 // PTX ISA, ld.shared.
 DEVICE uint16_t ld_shared_u16(uint32_t address) {
     uint16_t value;

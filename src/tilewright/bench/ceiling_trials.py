@@ -1,24 +1,23 @@
 """Each ceiling at one size: its launch, its operands, and what must have come out of it.
 
-Makes plain values of NumPy arrays: ceilings.py runs them on a GPU, emulated_rows() in the emulator. Operands are random,
-never zeros, which a card reads and multiplies at less power.
+Makes plain values of NumPy arrays: ceilings.py runs them on a GPU, emulated_rows() in the emulator. Operands are
+random, never zeros, which a card reads and multiplies at less power.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright import dtypes
 from tilewright.backends.base import Argument, Launch
 from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.bench.check import accumulation_factor, check_exact, integer_limit
-from tilewright.dtypes import DType
+from tilewright.dtypes import INPUTS, DType, by_name
 from tilewright.errors import EmulationError
 from tilewright.jit.build import build
 from tilewright.kernels.ceilings import TICKS, BulkCopy, BulkRead, Ceiling, EmptyLaunch, WgmmaLoop, wgmma_loops
@@ -185,24 +184,25 @@ SMALL_CHUNK_BYTES = 4096
 SMALL_SLOTS = 4  # so that a few chunks go round the ring
 
 
-def small_trials() -> tuple[Trial, ...]:
+def small_trials(dtypes: Sequence[DType] = INPUTS) -> tuple[Trial, ...]:
     """Every kind of ceiling at a size that the emulator runs in about a second; each ring is passed more than once."""
-    small = {"slots": SMALL_SLOTS, "chunk_bytes": SMALL_CHUNK_BYTES}
-    block = random_bytes(11 * SMALL_CHUNK_BYTES)
-    loops = [loop for dtype in dtypes.INPUTS for loop in wgmma_loops(dtype)]
+    read = BulkRead(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES)
+    copy = BulkCopy(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES, pending=2)
+    source = Repeated(random_bytes(11 * SMALL_CHUNK_BYTES), 1)
+    loops = [loop for dtype in dtypes for loop in wgmma_loops(dtype)]
     return (
         *(wgmma_trial(loop, NUM_CTAS, 2, 2, "integer") for loop in loops),
-        read_trial("read, DRAM", NUM_CTAS, Repeated(block, 1), 1, BulkRead(**small)),
-        read_trial("read, L2", NUM_CTAS, Repeated(block, 1), 3, BulkRead(**small)),
-        copy_trial("copy, DRAM", NUM_CTAS, Repeated(block, 1), BulkCopy(**small, pending=2)),
+        read_trial("read, DRAM", NUM_CTAS, source, 1, read),
+        read_trial("read, L2", NUM_CTAS, source, 3, read),
+        copy_trial("copy, DRAM", NUM_CTAS, source, copy),
         empty_trial(NUM_CTAS, 32),
     )
 
 
-def emulated_rows(trials: tuple[Trial, ...] | None = None) -> Iterator[Row]:
-    """One row a ceiling: whether what it left is right, under the emulator's checks."""
+def emulated_rows(names: Sequence[str]) -> Iterator[Row]:
+    """One row a ceiling, the loops of these types: whether what it left is right, under the emulator's checks."""
     device = emulated(checks=True)
-    for trial in small_trials() if trials is None else trials:
+    for trial in small_trials([by_name(name) for name in names]):
         yield {"kind": "ceiling_emulated", "ceiling": trial.name} | emulate(trial, device)
 
 

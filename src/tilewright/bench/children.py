@@ -35,11 +35,18 @@ def run_limited(command: Sequence[str], limit_s: float) -> tuple[int | None, str
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the child's own session: a profiler and the program under it
+        _kill(process)
         output, _ = process.communicate()
         return None, output
+    except BaseException:  # Ctrl-C reaches this session alone, not the child's
+        _kill(process)
+        raise
     return process.returncode, output
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # the child's own session: a profiler and the program under it
 
 
 def rows_of(log: Path) -> list[Row]:

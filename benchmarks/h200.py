@@ -1,7 +1,8 @@
 """Everything that is measured on a Hopper GPU, in one script: checks, repeats, times, host costs, sanitizers.
 
     PYTHONPATH=src python benchmarks/h200.py --build DIR              on any machine: cubins of all that follows
-    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
+    export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
+    python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
 
 Each part runs in a child process with a time limit, so that a kernel that hangs or faults costs its own part only. A
 child appends one JSON line a result at once; what it had written when it was stopped counts, and the case that it was

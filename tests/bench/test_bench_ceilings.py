@@ -1,4 +1,4 @@
-"""bench/ceilings.py and ceiling_trials.py: what is measured, what a row says, whose ceilings count, the table."""
+"""bench/ceilings.py, ceiling_trials.py, ceiling_report.py: what is measured, what a row says, whose ceilings count."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tilewright import device, dtypes, timing
 from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.backends.nvml import Reading
-from tilewright.bench import ceilings
+from tilewright.bench import ceiling_report, ceilings, report
 from tilewright.bench.ceiling_trials import POISON, Repeated, Trial, read_trial, small_trials
 from tilewright.kernels.ceilings import WgmmaLoop, wgmma_loops
 
@@ -143,11 +143,11 @@ def test_sums_of_a_repeated_block_count_every_copy() -> None:
     assert "3 of 3" in trial.wrong(sums(1))
 
 
-def test_a_loop_lasts_four_milliseconds_on_every_sm_and_its_sums_are_8192_deep() -> None:
+def test_a_loop_lasts_six_milliseconds_on_every_sm_and_its_sums_are_8192_deep() -> None:
     for loop in wgmma_loops(dtypes.BF16):
         trial = ceilings.loop_trial(loop, dataclasses.replace(H200, num_sms=4))
         assert trial.launch.grid == 4
-        assert trial.flops / 4 * H200.num_sms / H200.peak_tflops * 1e-6 == pytest.approx(4000.0, rel=0.02)
+        assert trial.flops / 4 * H200.num_sms / H200.peak_tflops * 1e-6 == pytest.approx(6000.0, rel=0.02)
         assert trial.arguments[-1].value * loop.k == 8192  # type: ignore[union-attr]
 
 
@@ -211,14 +211,23 @@ def test_the_table_shows_rates_in_their_unit_power_of_the_steady_mode_and_what_f
         {"kind": "ceiling", "ceiling": "all", "mode": "all", "status": "exit 1", "why": "no GPU"},
         {"kind": "ceiling_emulated", "ceiling": "read, L2", "status": "ok", "why": "", "seconds": 0.1},
     ]
-    lines = ceilings.cells(rows)
+    lines = ceiling_report.cells(rows)
     assert [line[3] for line in lines] == ["TFLOPS", "GB/s", "us", "-", "-"]
     assert lines[0][5] == "700"
     assert lines[1][5:8] == ("-", "-", "-")
     assert lines[2][2] == "2.35"
     assert lines[3][2] == "exit 1 no GPU"
     assert lines[4][1:3] == ("emulated", "right")
-    assert all(len(line) == len(ceilings.COLUMNS) for line in lines)
+    assert all(len(line) == len(ceiling_report.COLUMNS) for line in lines)
+
+
+def test_a_document_s_table_has_a_line_a_ceiling_and_mode_and_its_origin() -> None:
+    row = ceilings.described(SMALL["read, L2"], sample("interleaved", 10.0), H200)
+    table = report.ceilings_table([row | {"date": "2026-11-30"}, {"kind": "time", "status": "ok"}])
+    assert table.splitlines()[0] == "| " + " | ".join(ceiling_report.COLUMNS) + " |"
+    assert table.splitlines()[2].startswith("| read, L2 | interleaved | 14 | GB/s |")
+    assert "NVIDIA H200" in table
+    assert "2026-11-30" in table
 
 
 def test_all_that_a_measurement_loads_can_be_built_elsewhere() -> None:

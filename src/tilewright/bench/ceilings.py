@@ -39,7 +39,7 @@ from tilewright.kernels.ceilings import CHUNK_BYTES, BulkCopy, BulkRead, WgmmaLo
 Row = dict[str, Any]
 
 DTYPES = tuple(dtype.name for dtype in dtypes.INPUTS)
-LOOP_US = 4000.0  # of one launch of a loop: loading its operands, about 10 us, is then 0.3 % of it
+LOOP_US = 6000.0  # of one launch of a loop: its operands and sums, some 20 us, are then 0.3 % of it
 SUM_K = 8192  # values of k of one sum: accumulators as large as those of a large product
 BLOCK_BYTES = 64 << 20  # random bytes that the host makes; longer memory repeats them
 READ_BLOCKS, COPY_BLOCKS = 64, 32  # 4 GiB read, 2 GiB copied: 70 and 35 times the L2 of an H200
@@ -47,8 +47,6 @@ L2_SHARE = 2  # the resident set is the L2 over this: a line may lie in both hal
 L2_PASSES = 128  # over that set in one launch, of which the first may come from DRAM
 STEADY_ROUNDS = 3
 LIMIT_S = 240.0
-
-COLUMNS = ("ceiling", "mode", "rate", "unit", "spread", "W", "TFLOPS/W", "NVML MHz", "SM MHz", "ops/cycle/SM", "us")
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"  # of a checkout; an installed package has none
 
@@ -203,7 +201,7 @@ def described(trial: Trial, sample: Row, device: Device, ticks: NDArray[Any] | N
 
 
 def measure(names: Sequence[str] = DTYPES, rounds: int | None = None) -> list[Row]:
-    """Every row, from a child. Opens no driver itself. Cost: about 80 s for both types."""
+    """Every row, from a child. Opens no driver itself. Cost: about 80 s for both types, 20 s of it each."""
     words = ["--dtypes", ",".join(names), *([] if rounds is None else ["--rounds", str(rounds)])]
     about = {"kind": "ceiling", "ceiling": "all", "mode": "all"}
     return rows_of_module("tilewright.bench.ceilings", words, LIMIT_S, about)
@@ -222,37 +220,6 @@ def tensor_ceilings(rows: Iterable[Row], device: str, dtype: str) -> dict[str, f
 def committed_rows(folder: Path = RESULTS) -> list[Row]:
     """The newest rows of each device that the checkout holds; none in an installed package."""
     return read_rows(file for file in files_of([folder]) if file.stem.endswith("_ceilings")) if folder.is_dir() else []
-
-
-def cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:
-    """One line a row; "-" where nothing is known. Units: `rate` in `unit`; spread of the rounds in per cent."""
-    return [_line(row) for row in rows if row["kind"] in ("ceiling", "ceiling_emulated")]
-
-
-def _line(row: Row) -> tuple[str, ...]:
-    if row["status"] != "ok" or row["kind"] == "ceiling_emulated":
-        verdict = "right" if row["status"] == "ok" else f"{row['status']} {row.get('why', '')}".strip()
-        return (row["ceiling"], row.get("mode", "emulated"), verdict, *["-"] * (len(COLUMNS) - 3))
-    unit = "TFLOPS" if row["rate_tflops"] else "GB/s" if row["rate_gbps"] else "us"
-    rate = {"TFLOPS": row["rate_tflops"], "GB/s": row["rate_gbps"], "us": row["median_us"]}[unit]
-    is_steady = row["mode"] == "steady"  # power and clock of the others are averages over longer than they last
-    return (
-        row["ceiling"],
-        row["mode"],
-        f"{rate:.2f}" if unit == "us" else f"{rate:.0f}",
-        unit,
-        f"{row['spread']:.1%}",
-        _number(row["watts"] if is_steady else None),
-        _number(row["tflops_per_watt"], 2),
-        _number(row["clock_mhz"] if is_steady else None),
-        _number(row["kernel_mhz"]),
-        _number(row["ops_per_cycle"]),
-        f"{row['median_us']:.2f}",
-    )
-
-
-def _number(value: float | None, digits: int = 0) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 
 def ceilings(
     dtypes: Annotated[
-        str, typer.Option("--dtypes", metavar="bf16,fp16", help="The types whose wgmma is timed: 20 s each.")
+        str, typer.Option("--dtypes", metavar="bf16,fp16", help="The types whose wgmma is timed, 20 s each.")
     ] = "bf16,fp16",
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="Samples of each steady time; default 3.")
@@ -79,7 +79,7 @@ def facts_here(rows: Rows) -> dict[str, Any]:
 
 def show(rows: Rows, facts: dict[str, Any], into: Path | None) -> None:
     """The table, and with a folder ceilings.json and ceilings.md in it."""
-    from tilewright.bench.ceilings import COLUMNS, cells
+    from tilewright.bench.ceiling_report import COLUMNS, cells
     from tilewright.bench.ladder_report import markdown, write_document
 
     lines = cells(rows)

@@ -40,7 +40,7 @@ def ladder(
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
     with_ceilings: Annotated[
         bool,
-        typer.Option("--ceilings", help="Measure what this card does at most first: 40 s more, for shares of it."),
+        typer.Option("--ceilings", help="Measure what this card does at most first, for shares of it: a minute more."),
     ] = False,
     counters: Annotated[
         bool, typer.Option("--counters/--no-counters", help="Count bytes and bank conflicts where ncu is: 8 s a rung.")

@@ -139,6 +139,19 @@ def test_every_target_reaches_a_child_that_can_read_it(h200: ModuleType, monkeyp
     assert set(configs) == {Config(), *FORMS.values()}
 
 
+def test_a_build_has_the_kernels_of_the_named_parts_and_of_no_other(
+    h200: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built: list[Any] = []
+    monkeypatch.setattr("tilewright.jit.build.build_into", lambda sources, folder: built.append(sources))
+    counts = []
+    for part in (["--sanitize"], ["--repeats"], ["--sanitize", "--repeats"], []):
+        counts.append(h200.build_part(options(h200, "--build", str(tmp_path), *part)))
+    assert [len(sources) for sources in built] == counts
+    assert max(counts[:2]) < counts[2] < counts[0] + counts[1] < counts[3]
+    assert {source.entry for source in built[0]} == {"hopper_gemm", *(rung.name for rung in RUNGS)}
+
+
 def test_repeats_run_a_child_a_group_and_one_that_dies_is_a_row(
     h200: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,14 @@ def test_it_compiles_clean_and_fits_one_cta_an_sm(kernel: Ceiling) -> None:
     assert flaws(binary) == ()
     assert kernel.smem_bytes <= H200.smem_per_cta_bytes
     assert binary.resources.registers * kernel.threads <= H200.registers_per_sm
-    assert flaws(build(kernel.source(H200, wait_limit=1000))) == ()
+
+
+@pytest.mark.parametrize("kernel", [LOOPS[0], BulkRead(), BulkCopy()], ids=lambda kernel: kernel.name)
+def test_a_debug_build_traps_instead_of_waiting_for_ever(kernel: Ceiling) -> None:
+    assert "trap;" not in build(kernel.source(H200)).ptx
+    debug = build(kernel.source(H200, wait_limit=1000))
+    assert "trap;" in debug.ptx
+    assert flaws(debug) == ()
 
 
 @every_loop

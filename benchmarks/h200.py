@@ -1,7 +1,8 @@
-"""Everything that is measured on a Hopper GPU, in one script: checks, times, host costs, sanitizers.
+"""Everything that is measured on a Hopper GPU, in one script: checks, repeats, times, host costs, sanitizers.
 
     PYTHONPATH=src python benchmarks/h200.py --build DIR              on any machine: cubins of all that follows
-    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/h200.py --check --time --host --sanitize --into OUT
+    export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
+    python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
 
 Each part runs in a child process with a time limit, so that a kernel that hangs or faults costs its own part only. A
 child appends one JSON line a result at once; what it had written when it was stopped counts, and the case that it was
@@ -14,8 +15,6 @@ import argparse
 import concurrent.futures
 import dataclasses
 import json
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +22,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import suite
+from tilewright.bench import repeats, sanitizers, suite
 from tilewright.bench.cases import Case, cases, small_cases
+from tilewright.bench.children import rows_of, run_limited
+from tilewright.bench.ladder import RungPlan, rungs_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError, TilewrightError
@@ -32,10 +33,8 @@ from tilewright.problem import Problem, packed
 
 Row = dict[str, Any]
 
-PARTS = ("check", "time", "host", "sanitize")
-TOOLS = ("memcheck", "racecheck", "synccheck")
+PARTS = ("check", "repeats", "time", "host", "sanitize")
 TIME_SHAPES = "4096x4096x4096,8192x8192x8192"
-SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: .*")
 
 
 # -- which configs and problems ---------------------------------------------------------------------------------------
@@ -88,14 +87,14 @@ class Log:
             file.write(json.dumps(row) + "\n")
 
 
-def check_child(config: Config, log: Log, *, small: bool) -> None:
-    """Every case of one config, checked. `small`: the sanitizer's few, without torch."""
+def check_child(config: Config, log: Log, *, small: bool, rung: str = "") -> None:
+    """Every case of one config, checked. `small`: the sanitizer's few, without torch; `rung`: on that rung."""
     from tilewright.backends.cuda import backend
     from tilewright.bench.verify import verify, verify_without_torch
 
     device = backend().device(0)
     for case in small_cases(config) if small else cases(config):
-        row = described(case, config)
+        row = described(case, config) | ({"config": rung} if rung else {})
         reasons = config.violations(case.problem, device)
         if reasons:
             log.add(row | {"status": "skipped", "why": "; ".join(reasons)})
@@ -103,6 +102,9 @@ def check_child(config: Config, log: Log, *, small: bool) -> None:
         log.add(row | {"status": "begun"})
         try:
             arguments: Row = {"config": config, "num_sms": case.num_sms, "kind": case.kind}
+            for own in rungs_of([rung]):
+                plan = RungPlan(own, case.problem, device, backend=backend, num_sms=case.num_sms)
+                arguments = {"plan": plan, "kind": case.kind}
             if small:
                 verdict = verify_without_torch(case.problem, **arguments)
             else:
@@ -167,17 +169,9 @@ def run_child(words: Sequence[str], limit_s: float, prefix: Sequence[str] = ()) 
     """The rows that a child wrote, how it ended ("ok", "exit -11", "stopped after 60 s"), and its output."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rows.jsonl"
-        command = [*prefix, sys.executable, __file__, *words, "--log", str(log)]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            output, _ = child.communicate(timeout=limit_s)
-            status = "ok" if child.returncode == 0 else f"exit {child.returncode}"
-        except subprocess.TimeoutExpired:
-            child.kill()
-            output, _ = child.communicate()
-            status = f"stopped after {limit_s:.0f} s"
-        lines = log.read_text().splitlines() if log.exists() else []
-    return settled([json.loads(line) for line in lines], status), status, output
+        code, output = run_limited([*prefix, sys.executable, __file__, *words, "--log", str(log)], limit_s)
+        status = "ok" if code == 0 else f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
+        return settled(rows_of(log), status), status, output
 
 
 def settled(rows: Iterable[Row], status: str) -> list[Row]:
@@ -223,38 +217,31 @@ def single_part(part: str, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
+def repeats_part(options: argparse.Namespace) -> list[Row]:
+    """Every group of products in a child of its own."""
+    found: list[Row] = []
+    for group in repeats.groups():
+        rows, status, output = run_child(["--child", "repeats", "--group", group], options.limit_s)
+        if status != "ok":
+            rows.append({"kind": "child", "group": group, "status": status, "why": output[-2000:]})
+        found += rows
+    return found
+
+
 def sanitize_part(options: argparse.Namespace) -> list[Row]:
-    """Each tool over the small cases of each config: its own summary, and the first lines of its reports."""
+    """Each tool over the small cases of each target, or of the configs that were named: what it said, with its text."""
+    named_ones = [] if options.configs is None else configs_of(options.configs, preset("h200"))
     rows = []
-    for config in configs_of(named(options, ""), preset("h200")):
-        for tool in TOOLS:
+    for target in [sanitizers.Target(config=config) for config in named_ones] or sanitizers.targets():
+        for tool in target.tools:
             started = time.perf_counter()
-            prefix = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
-            words = ["--child", "sanitize", "--configs", as_words(config)]
+            words = ["--child", "sanitize", *target.words()]
             try:
-                results, status, output = run_child(words, options.limit_s, prefix)
+                results, status, output = run_child(words, options.limit_s, sanitizers.prefix(tool))
             except OSError as missing:
                 results, status, output = [], f"not run: {missing}", ""
-            rows.append(
-                {
-                    "kind": "sanitize",
-                    "tool": tool,
-                    "config": str(config),
-                    "status": status,
-                    "summary": summary_of(output),
-                    "products": len(results),
-                    "wrong": sum(row["status"] not in ("ok", "skipped") for row in results),
-                    "seconds": round(time.perf_counter() - started, 1),
-                    "report": [line for line in output.splitlines() if line.startswith("=========")][:60],
-                }
-            )
+            rows.append(sanitizers.row_of(target, tool, status, results, output, time.perf_counter() - started))
     return rows
-
-
-def summary_of(output: str) -> str:
-    """The tool's last word, or that it had none."""
-    found = SUMMARY.findall(output)
-    return found[-1] if found else "no summary: " + output.strip()[-200:]
 
 
 def as_words(config: Config) -> str:
@@ -263,7 +250,7 @@ def as_words(config: Config) -> str:
 
 
 def build_part(options: argparse.Namespace) -> int:
-    """Every cubin that the other parts load, into the folder; returns how many."""
+    """Every cubin that the named parts load, or with none named all parts, into the folder; returns how many."""
     from tilewright import model
     from tilewright.jit.build import build_into
     from tilewright.kernels.catalog import family
@@ -277,13 +264,21 @@ def build_part(options: argparse.Namespace) -> int:
             source = render(family("hopper"), problem, config, device)
             wanted.setdefault(source.digest("any"), source)
 
-    for config in {*configs_of(named(options, "all"), device), Config()}:
-        for case in (*cases(config), *small_cases(config)):
-            want(case.problem, config)
-    for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
-        for major in ("k", "n"):
-            problem = packed(*shape, dtype=options.dtype, b_major=major)
-            want(problem, model.best(problem, device).config)
+    parts = {part for part in PARTS if getattr(options, part)} or set(PARTS)
+    want(packed(4096, 4096, 4096), model.best(packed(4096, 4096, 4096), device).config)  # the facts' own
+    if "check" in parts:
+        for config in {*configs_of(named(options, "all"), device), Config()}:
+            for case in (*cases(config), *small_cases(config)):
+                want(case.problem, config)
+    if parts & {"time", "host"}:
+        for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
+            for major in ("k", "n"):
+                problem = packed(*shape, dtype=options.dtype, b_major=major)
+                want(problem, model.best(problem, device).config)
+    for source in repeats.sources(device) if "repeats" in parts else ():
+        wanted.setdefault(source.digest("any"), source)
+    for source in sanitizers.sources(device) if "sanitize" in parts else ():
+        wanted.setdefault(source.digest("any"), source)
     print(f"{len(wanted)} kernels")
     build_into(list(wanted.values()), options.build)
     return len(wanted)
@@ -330,9 +325,18 @@ def lines_of(part: str, rows: Sequence[Row]) -> list[str]:
             else f"{row['status']}: {_why(row)}"
             for row in rows
         ]
+    elif part == "repeats":
+        lines += [
+            f"{row['case']:40s} {row['config']:52s} {row['repeats']} repeats, {row['differing']} differ, "
+            f"worst {row['worst']:.3f}, {row['seconds']:.1f} s"
+            if "differing" in row
+            else f"{row.get('case', row.get('group'))} {row.get('config', '')} {row['status']}: {_why(row)}"
+            for row in rows
+        ]
     else:
         lines += [
-            f"{row['tool']:10s} {row['config']:44s} {row['status']}: {row['summary']}, {row['wrong']} wrong"
+            f"{row['tool']:10s} {row['config']:60s} {row['status']}: {row['summary']}, {row['wrong']} wrong of "
+            f"{row['products']}, {len(row['reports'])} reports, {row['seconds']} s"
             for row in rows
         ]
     return lines
@@ -368,8 +372,10 @@ def parser() -> argparse.ArgumentParser:
     for part in PARTS:
         options.add_argument(f"--{part}", action="store_true")
     options.add_argument("--into", type=Path, help="folder for the full rows")
-    options.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and stop; needs no GPU")
-    options.add_argument("--configs", help='"all", or key=value,... joined by ";" (check: all, sanitize: the default)')
+    options.add_argument(
+        "--build", type=Path, metavar="DIR", help="compile all of the named parts into DIR and stop; no GPU"
+    )
+    options.add_argument("--configs", help='"all", or key=value,... joined by ";" (check: all, sanitize: its own)')
     options.add_argument("--shapes", default=TIME_SHAPES, help="groups of the suite or MxNxK, joined by commas")
     options.add_argument("--modes", default="burst,interleaved,steady")
     options.add_argument("--rounds", type=int, help="rounds of each timing (default: the mode's own)")
@@ -377,6 +383,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--b-major", default="k", choices=("k", "n"))
     options.add_argument("--jobs", type=int, default=4, help="checking children at a time")
     options.add_argument("--limit-s", type=float, default=150.0, help="time limit of one child")
+    options.add_argument("--group", choices=repeats.groups(), help=argparse.SUPPRESS)
+    options.add_argument("--rung", default="", help=argparse.SUPPRESS)
     options.add_argument("--child", choices=(*PARTS, "facts"), help=argparse.SUPPRESS)
     options.add_argument("--log", type=Path, help=argparse.SUPPRESS)
     return options
@@ -386,8 +394,14 @@ def child(options: argparse.Namespace) -> None:
     """One part, in this process."""
     log = Log(options.log)
     if options.child in ("check", "sanitize"):
-        [config] = configs_of(options.configs, preset("h200"))
-        check_child(config, log, small=options.child == "sanitize")
+        if options.rung:
+            [config] = [rung.config for rung in rungs_of([options.rung])]
+        else:
+            [config] = configs_of(options.configs, preset("h200"))
+        check_child(config, log, small=options.child == "sanitize", rung=options.rung)
+    elif options.child == "repeats":
+        for row in repeats.repeated_rows(options.group):
+            log.add(row)
     elif options.child == "time":
         time_child(options, log)
     elif options.child == "host":
@@ -417,8 +431,8 @@ def main() -> int:
         started = time.perf_counter()
         if part == "check":
             rows = check_part(options)
-        elif part == "sanitize":
-            rows = sanitize_part(options)
+        elif part in ("repeats", "sanitize"):
+            rows = repeats_part(options) if part == "repeats" else sanitize_part(options)
         else:
             rows = single_part(part, options)
         bad += sum(row["status"] not in ("ok", "skipped") for row in rows)

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench import counters
+from tilewright.bench.children import rows_of, run_limited
 from tilewright.bench.sweeps import PROBLEM, Sweep, sources, sweep, sweeps
 from tilewright.device import preset
 from tilewright.errors import CompileError
@@ -84,38 +82,11 @@ def plain(text: str) -> str:
 # -- the parent -------------------------------------------------------------------------------------------------------
 
 
-def run_limited(command: Sequence[str], limit_s: float) -> tuple[int | None, str]:
-    """The exit status of a command, None when it was stopped, and its output. What it started is stopped with it.
-
-    Raises: OSError: there is no such program.
-    """
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        output, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # the child's own session: ncu and the program under it
-        output, _ = process.communicate()
-        return None, output
-    return process.returncode, output
-
-
 def words_of(kind: str, batch: Sequence[Sweep], log: Path, without: Sequence[str], rounds: int) -> list[str]:
     """A child's command line. `without`: variants left out, as SWEEP/VARIANT."""
     words = [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--log", str(log)]
     words += ["--sweeps", names_of(batch), "--rounds", str(rounds)]
     return words + [word for variant in without for word in ("--without", variant)]
-
-
-def rows_of(log: Path) -> list[Row]:
-    """The rows that a child wrote; a last line that was cut off is none."""
-    found = []
-    for line in log.read_text().splitlines() if log.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
 
 
 def settled(rows: Sequence[Row], status: str) -> list[Row]:

@@ -8,7 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from tilewright.backends.nvml import Reading
-from tilewright.timing import Candidate, burst, host_cost_us, interleaved, num_cold_sets, quartiles, steady
+from tilewright.timing import (
+    Candidate,
+    burst,
+    host_cost_us,
+    interleaved,
+    num_cold_sets,
+    quartiles,
+    rates,
+    single,
+    steady,
+)
 
 
 class SimulatedMachine:
@@ -146,6 +156,24 @@ def test_steady_times_the_second_half_and_logs_power_and_clock() -> None:
     assert (sample.clock_mhz, sample.limits) == (1500.0, 4)
     graphs = [entry for entry in machine.log if entry == "graph a 4"]
     assert len(graphs) == 2 * (1 + 2 * 13)  # a first one, then two halves of 50 ms in 4 ms graphs
+
+
+def test_single_times_one_call_at_a_time_on_an_idle_card() -> None:
+    machine = SimulatedMachine()
+    timing = single(machine, columns(machine, ("a", 3.0), ("b", 2.0)), rounds=5)
+    assert [timing.sample(name).median_us for name in ("a", "b")] == pytest.approx([3.0, 2.0])
+    assert (timing.sample("a").rounds, timing.sample("a").calls, timing.sample("a").captured) == (5, 1, False)
+    assert machine.log[6::2] == ["idle 0.0"] * 12  # after three sets of each: a round discarded, five timed
+    assert all(entry in ("a 0", "b 0") for entry in machine.log[7::2])
+
+
+def test_rates_are_what_the_median_means_and_power_counts_in_the_steady_mode_alone() -> None:
+    row = {"median_us": 1000.0, "watts": 700.0, "mode": "steady"}
+    found = rates(row, flops=7 * 10**11, moved_bytes=4 * 10**9)
+    assert found == pytest.approx({"rate_tflops": 700.0, "rate_gbps": 4000.0, "tflops_per_watt": 1.0})
+    assert rates(row | {"mode": "interleaved"}, flops=7 * 10**11)["tflops_per_watt"] is None
+    assert rates(row | {"watts": None}, flops=1)["tflops_per_watt"] is None
+    assert rates(row) == {"rate_tflops": None, "rate_gbps": None, "tflops_per_watt": None}
 
 
 def test_candidate_that_cannot_be_captured_is_timed_and_marked() -> None:

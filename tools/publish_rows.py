@@ -2,8 +2,8 @@
 
     python tools/publish_rows.py OUT... [--commit HASH]
 
-OUT is a folder that `benchmarks/h200.py --into OUT` wrote, or one file of it. Check rows are condensed to one a config;
-all others stay as they were measured. A file is named <device>_<date>_<part>.json.
+OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
+rows are condensed to one a config; all others stay as they were measured. A file is named <device>_<date>_<part>.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tilewright.bench import report
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
-PARTS = ("check", "time", "host", "sanitize")
+PARTS = ("check", "repeats", "time", "host", "sanitize", "ceilings")
 
 
 def publish(file: Path, results: Path, commit: str | None = None) -> Path:

@@ -4,17 +4,19 @@ burst        the first 12 ms after half a second of idleness: the tensor cores' 
 interleaved  columns take turns, about 4 ms each, inputs cold: the fair comparison
 steady       the second half of seconds of back-to-back calls: the power limit
 
+Beside them `single` is one launch at a time on an idle GPU: what a call costs that nothing follows.
 The three differ by 15 to 25 % for one kernel (measured, H200, 2026-11-29): compare only within one kind and one run.
 Knows nothing of GEMM, of kernels or of array libraries: a candidate is a name and a function that enqueues call i.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
@@ -24,7 +26,7 @@ from tilewright.backends.nvml import Reading, Sampler, sampler
 from tilewright.backends.stream import Stream
 from tilewright.errors import DriverError
 
-Mode = Literal["burst", "interleaved", "steady"]
+Mode = Literal["burst", "interleaved", "steady", "single"]
 
 SAMPLE_US = 4_000.0  # one interleaved sample of one column: long enough that launch and event cost vanish
 BURST_US = 12_000.0
@@ -244,6 +246,43 @@ def steady(
             times[index].append(us)
             readings[index].append(reading)
     return _timing("steady", replays, times, [Reading.together(states) for states in readings])
+
+
+def single(machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 201, seed: int = 0) -> Timing:
+    """Each sample is one call, launched on an idle GPU and waited for; shuffled order, a first round is discarded.
+
+    What is timed lies between two events on the GPU: about a microsecond of it is their own.
+    """
+    replays = []
+    for candidate in candidates:
+        for index in range(candidate.num_sets):
+            candidate.launch(index)
+        replays.append(_Replay(candidate.name, functools.partial(candidate.launch, 0), 1, False))
+    times: list[list[float]] = [[] for _ in replays]
+    order = random.Random(seed)
+    for round_index in range(1 + rounds):
+        for index in order.sample(range(len(replays)), len(replays)):
+            machine.idle(0.0)
+            us = _timed(machine, replays[index].run)
+            if round_index:
+                times[index].append(us)
+    return _timing("single", replays, times, [Reading()] * len(replays))
+
+
+def rates(row: Mapping[str, Any], *, flops: int = 0, moved_bytes: int = 0) -> dict[str, float | None]:
+    """What a row's median time means for calls of so many operations and bytes; None where it means nothing.
+
+    Units: TFLOPS, 10^9 bytes a second, and TFLOPS a watt (operations a picojoule), of the steady mode alone: the power
+    of the others is an average over longer than they last.
+    """
+    us = row["median_us"]
+    rate_tflops = flops / us * 1e-6 if flops else None
+    watts = row["watts"] if row["mode"] == "steady" else None
+    return {
+        "rate_tflops": rate_tflops,
+        "rate_gbps": moved_bytes / us * 1e-3 if moved_bytes else None,
+        "tflops_per_watt": rate_tflops / watts if rate_tflops and watts else None,
+    }
 
 
 def host_cost_us(

@@ -29,6 +29,18 @@ def test_what_is_written_is_read_back(backend: CudaBackend) -> None:
         assert (buffer.read((3, 4), np.int16) == values).all()
 
 
+def test_pieces_are_written_and_read_at_their_places_and_none_past_the_end(backend: CudaBackend) -> None:
+    values = np.arange(8, dtype=np.uint8)
+    with Buffer.allocate(backend, 24) as buffer:
+        for index in range(3):
+            buffer.write(values + index, 8 * index)
+        assert (buffer.read((8,), np.uint8, 16) == values + 2).all()
+        with pytest.raises(ValueError, match="24 bytes from byte 17 on"):
+            buffer.write(values, 17)
+        with pytest.raises(ValueError, match="from byte 20 on"):
+            buffer.read((8,), np.uint8, 20)
+
+
 def test_fill_covers_odd_sizes_to_the_last_byte(backend: CudaBackend) -> None:
     with Buffer.allocate(backend, 11) as buffer:
         buffer.fill(0xA5A5A5A5)

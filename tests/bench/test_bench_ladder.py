@@ -23,10 +23,10 @@ NAMES = [rung.name for rung in RUNGS]
 def timed(rung: str, mode: str, rate: float, **more: Any) -> dict[str, Any]:
     base = {
         "m": 512, "n": 512, "k": 512, "dtype": "bf16", "mode": mode, "candidate": rung, "rate_tflops": rate,
-        "ratio": 0.9,
+        "ratio": 0.9, "tflops_per_watt": None,
         "watts": 690.0 if mode == "steady" else None, "clock_mhz": 1400.0,
     }  # fmt: skip
-    return ladder.described(base, rung, "NVIDIA H200", None, None) | more
+    return ladder.described(base, rung, "NVIDIA H200", None) | more
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,23 @@ def test_a_rung_that_is_not_there_is_refused_with_those_that_are(text: str) -> N
         ladder.named(text)
 
 
-def test_a_row_says_the_share_of_the_wgmma_loop_in_its_own_mode() -> None:
-    assert timed("v04_warp_specialized", "burst", 467.5)["share_of_ceiling"] == 0.5
-    assert timed("v04_warp_specialized", "steady", 428.5)["share_of_ceiling"] == 0.5
-    assert timed("v04_warp_specialized", "interleaved", 400.0)["share_of_ceiling"] is None
-    assert timed("v04_warp_specialized", "steady", 690.0)["tflops_per_watt"] == 1.0
+def test_a_share_is_of_the_ceiling_of_the_same_mode_and_empty_where_there_is_none() -> None:
+    rows = [timed("v04_warp_specialized", mode, 450.0) for mode in ("burst", "steady", "interleaved")]
+    rows.append({"kind": "rung_check", "rung": "v04_warp_specialized", "status": "ok"})
+    found = ladder.with_ceilings(rows, {"burst": 900.0, "steady": 500.0})
+    assert [row.get("share_of_ceiling") for row in found] == [0.5, 0.9, None, None]
+    assert [row["ceiling_tflops"] for row in found[:3]] == [900.0, 500.0, None]
+    assert "ceiling_tflops" not in found[3]
+    assert [row["share_of_ceiling"] for row in ladder.with_ceilings(rows, {})[:3]] == [None] * 3
+
+
+def test_a_row_of_a_plan_says_its_registers_and_shared_memory_the_production_kernel_s_too() -> None:
+    plans = ladder.plans_of([NAMES[0], ladder.PRODUCTION], packed(8192, 8192, 8192), H200, no_backend)
+    row = {"mode": "burst", "rate_tflops": 1.0}
+    simt, production = (ladder.described(row, name, "NVIDIA H200", plan) for name, plan in plans.items())
+    assert simt["smem_bytes"] == plans[NAMES[0]].binary.resources.smem_bytes > 0  # static
+    assert production["registers"] == 168
+    assert production["smem_bytes"] == plans[ladder.PRODUCTION].launch.smem_bytes > 100_000
 
 
 def test_the_table_has_a_line_a_rung_in_order_failures_among_them_and_cublas_last() -> None:
@@ -68,8 +80,23 @@ def test_the_table_has_a_line_a_rung_in_order_failures_among_them_and_cublas_las
     assert [line[0] for line in lines] == [NAMES[2], NAMES[3], NAMES[4], ladder.CUBLAS]
     assert lines[1][1] == "stopped after 120 s"
     assert lines[2][1] == "700"
-    assert lines[2][-1] == "0.25"
+    column = ladder_report.COLUMNS.index("bank conflicts")
+    assert [line[column] for line in lines] == ["-", "-", "0.25", "-"]
     assert all(len(line) == len(ladder_report.COLUMNS) for line in lines)
+
+
+def test_what_ncu_counted_is_in_the_line_of_its_rung_and_a_refusal_is_no_failure() -> None:
+    name, other = NAMES[2:4]
+    counted = {"kind": "rung_counters", "rung": name, "status": "ok", "dram_read_bytes": 1.1e9, "l2_bytes": 8e9}
+    counted |= {"dram_written_bytes": 1e8, "wavefronts": 300.0, "bank_conflicts": 100.0}
+    refused = {"kind": "rung_counters", "rung": other, "status": "not counted", "why": "ERR_NVGPUCTRPERM"}
+    emulated_row = {"kind": "rung_emulated", "rung": name, "status": "ok", "conflicts": 0.25}
+    lines = ladder_report.cells([timed(name, "burst", 1.0), timed(other, "burst", 2.0), counted, refused, emulated_row])
+    assert lines[0][-3:] == ("0.50", "1200", "8000")
+    assert lines[1][:2] == (other, "2")
+    assert lines[1][-3:] == ("-", "-", "-")
+    only = ladder_report.cells([timed(name, "burst", 1.0), counted | {"wavefronts": 0.0, "dram_read_bytes": None}])
+    assert only[0][-3:] == ("-", "-", "8000")
 
 
 def test_rows_table_and_plot_are_written(tmp_path: Path) -> None:
@@ -118,10 +145,11 @@ def test_a_child_without_a_gpu_ends_with_its_reason_as_a_row(monkeypatch: pytest
     assert "Error: " in row["why"]
 
 
-def test_a_plan_of_a_rung_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_backend() -> Any:
-        raise DriverError("none", "none", "none", "0")
+def no_backend() -> Any:
+    raise DriverError("none", "none", "none", "0")
 
+
+def test_a_plan_of_a_rung_is_a_plan() -> None:
     plan = ladder.RungPlan(RUNGS[3], packed(512, 512, 512), H200, backend=no_backend)
     assert plan.binary.entry == "v04_warp_specialized"
     assert plan.launch.grid == 16

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from tilewright.bench import report, suite
+from tilewright.bench import repeats, report, suite
+from tilewright.bench.cases import FORMS
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.errors import ConfigError
+from tilewright.kernels.ladder import RUNGS
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "h200.py"
 
@@ -113,10 +115,61 @@ def test_sanitizer_rows_carry_the_tools_own_summary(h200: ModuleType, monkeypatc
         return [{"status": "ok"}], "ok", f"========= COMPUTE-SANITIZER\n========= {last}\n"
 
     monkeypatch.setattr(h200, "run_child", child)
-    rows = h200.sanitize_part(options(h200))
+    rows = h200.sanitize_part(options(h200, "--configs", "stages=3"))
     assert [row["tool"] for row in rows] == ["memcheck", "racecheck", "synccheck"]
+    assert {row["config"] for row in rows} == {str(Config(stages=3))}
     assert rows[1]["summary"] == "RACECHECK SUMMARY: 0 hazards displayed"
     assert {row["wrong"] for row in rows} == {0}
+    assert "0 wrong of 1, 0 reports" in h200.lines_of("sanitize", rows)[1]
+
+
+def test_every_target_reaches_a_child_that_can_read_it(h200: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, argparse.Namespace]] = []
+
+    def child(words: list[str], limit_s: float, prefix: list[str]) -> tuple[list[dict[str, Any]], str, str]:
+        asked.append((prefix[2], h200.parser().parse_args(words)))
+        return [], "ok", ""
+
+    monkeypatch.setattr(h200, "run_child", child)
+    rows = h200.sanitize_part(options(h200))
+    assert len(rows) == len(asked) == 5 * 3 + len(RUNGS)
+    assert {given.rung for tool, given in asked if tool == "racecheck"} == {"", *(rung.name for rung in RUNGS)}
+    assert not any(given.rung for tool, given in asked if tool != "racecheck")
+    configs = [h200.configs_of(given.configs, preset("h200"))[0] for _, given in asked if not given.rung]
+    assert set(configs) == {Config(), *FORMS.values()}
+
+
+def test_a_build_has_the_kernels_of_the_named_parts_and_of_no_other(
+    h200: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    built: list[Any] = []
+    monkeypatch.setattr("tilewright.jit.build.build_into", lambda sources, folder: built.append(sources))
+    counts = []
+    for part in (["--sanitize"], ["--repeats"], ["--sanitize", "--repeats"], []):
+        counts.append(h200.build_part(options(h200, "--build", str(tmp_path), *part)))
+    assert [len(sources) for sources in built] == counts
+    assert max(counts[:2]) < counts[2] < counts[0] + counts[1] < counts[3]
+    assert {source.entry for source in built[0]} == {"hopper_gemm", *(rung.name for rung in RUNGS)}
+
+
+def test_repeats_run_a_child_a_group_and_one_that_dies_is_a_row(
+    h200: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def child(words: list[str], limit_s: float) -> tuple[list[dict[str, Any]], str, str]:
+        asked.append(h200.parser().parse_args(words).group)
+        row = {"status": "ok", "case": "8192x8192x8192", "config": "c", "repeats": 100, "differing": 0}
+        return [row | {"worst": 0.2, "seconds": 1.0}], "ok" if len(asked) > 1 else "exit -11", "trace"
+
+    monkeypatch.setattr(h200, "run_child", child)
+    rows = h200.repeats_part(options(h200))
+    assert asked == list(repeats.groups())
+    assert [row["status"] for row in rows[:3]] == ["ok", "exit -11", "ok"]
+    lines = h200.lines_of("repeats", rows)
+    assert "100 repeats, 0 differ" in lines[1]
+    assert lines[2].startswith("model")
+    assert "exit -11: trace" in lines[2]
 
 
 def test_missing_sanitizer_is_a_row_and_no_failure_of_the_rest(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import select
 import sys
 import time
 from pathlib import Path
@@ -44,37 +42,6 @@ def log_of(words: list[str]) -> Path:
 
 def write(words: list[str], *rows: dict[str, Any], end: str = "") -> None:
     log_of(words).write_text("".join(json.dumps(row) + "\n" for row in rows) + end)
-
-
-def test_a_child_that_hangs_is_stopped_with_all_that_it_started(script: ModuleType, tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    code = (
-        "import os, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import threading; threading.Event().wait()'])\n"
-        f"open({str(pids)!r}, 'w').write(str(child.pid))\n"
-        "print('said', flush=True)\n"
-        "child.wait()\n"
-    )
-    code_, output = script.run_limited([sys.executable, "-c", code], 2.0)
-    assert code_ is None
-    assert output == "said\n"
-    try:
-        grandchild = os.pidfd_open(int(pids.read_text()))
-    except ProcessLookupError:
-        return  # gone, and buried by its new parent
-    assert select.select([grandchild], [], [], 30.0)[0], "it outlived its parent"  # readable once it has ended
-    os.close(grandchild)
-
-
-def test_a_program_that_is_not_there_is_an_error(script: ModuleType) -> None:
-    with pytest.raises(OSError, match="no-such-program"):
-        script.run_limited(["no-such-program"], 1.0)
-
-
-def test_a_cut_off_line_is_no_row(script: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "log").write_text('{"a": 1}\n{"b": ')
-    assert script.rows_of(tmp_path / "log") == [{"a": 1}]
-    assert script.rows_of(tmp_path / "none") == []
 
 
 def test_a_sweep_begins_again_without_the_variant_that_ended_it(

@@ -42,11 +42,12 @@ def measured(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[dict
     def measure(names: Any, problem: Any, **options: Any) -> list[dict[str, Any]]:
         asked.append({"names": names, "problem": problem, **options})
         row = {"candidate": "", "rate_tflops": 500.0, "ratio": 0.8, "watts": None, "clock_mhz": None}
+        row["tflops_per_watt"] = None
         size = {"m": problem.m, "n": problem.n, "k": problem.k, "dtype": "bf16"}
         for name in names:
             options["progress"](f"checking {name}")
         return [
-            ladder.described(row | size | {"mode": mode}, name, "NVIDIA H200", None, None)
+            ladder.described(row | size | {"mode": mode}, name, "NVIDIA H200", None)
             for mode in options["modes"]
             for name in names
         ]

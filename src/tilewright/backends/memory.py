@@ -38,21 +38,24 @@ class Buffer:
             if rest:
                 self.backend.call("cuMemsetD8Async", self.address + 4 * words, pattern & 0xFF, rest, stream)
 
-    def write(self, values: NDArray[Any]) -> None:
-        """Copy `values` to the start of the buffer. Blocks until the copy is done.
+    def write(self, values: NDArray[Any], offset_bytes: int = 0) -> None:
+        """Copy `values` to that place of the buffer. Blocks until the copy is done.
 
-        Raises: ValueError: more bytes than the buffer has, or values that are not contiguous.
+        Raises: ValueError: more bytes than the buffer has there, or values that are not contiguous.
         """
-        self._check(values)
+        self._check(values, offset_bytes)
         with self.backend.on(self.ordinal):
-            self.backend.call("cuMemcpyHtoD", self.address, values.ctypes.data, values.nbytes)
+            self.backend.call("cuMemcpyHtoD", self.address + offset_bytes, values.ctypes.data, values.nbytes)
 
-    def read(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """The start of the buffer as a new array. Blocks until the copy, and all work before it, is done."""
+    def read(self, shape: tuple[int, ...], dtype: Any, offset_bytes: int = 0) -> NDArray[Any]:
+        """That place of the buffer as a new array. Blocks until the copy, and all work before it, is done.
+
+        Raises: ValueError: more bytes than the buffer has there.
+        """
         values = np.empty(shape, dtype)
-        self._check(values)
+        self._check(values, offset_bytes)
         with self.backend.on(self.ordinal):
-            self.backend.call("cuMemcpyDtoH", values.ctypes.data, self.address, values.nbytes)
+            self.backend.call("cuMemcpyDtoH", values.ctypes.data, self.address + offset_bytes, values.nbytes)
         return values
 
     def free(self) -> None:
@@ -68,9 +71,10 @@ class Buffer:
     def __exit__(self, *_: object) -> None:
         self.free()
 
-    def _check(self, values: NDArray[Any]) -> None:
-        if values.nbytes > self.size_bytes or not values.flags.c_contiguous:
+    def _check(self, values: NDArray[Any], offset_bytes: int) -> None:
+        if offset_bytes < 0 or offset_bytes + values.nbytes > self.size_bytes or not values.flags.c_contiguous:
+            place = f" from byte {offset_bytes} on" if offset_bytes else ""
             raise ValueError(
                 f"{values.nbytes} bytes ({'contiguous' if values.flags.c_contiguous else 'strided'}) do not fit a "
-                f"buffer of {self.size_bytes} bytes; pass a C-contiguous array of at most that size"
+                f"buffer of {self.size_bytes} bytes{place}; pass a C-contiguous array of at most what is there"
             )

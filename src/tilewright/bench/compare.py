@@ -16,7 +16,7 @@ from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
 from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.timing import Candidate, CudaMachine, Mode, Timing, burst, interleaved, num_cold_sets, steady
+from tilewright.timing import Candidate, CudaMachine, Mode, Timing, burst, interleaved, num_cold_sets, rates, steady
 
 MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem together; 4x the L2 is reached long before
 MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": interleaved, "steady": steady}
@@ -93,6 +93,5 @@ def _described(row: dict[str, Any], problem: Problem, num_sets: int) -> dict[str
         "b_major": problem.b_major,
         "num_sets": num_sets,
         **row,
-        "rate_tflops": problem.flops / row["median_us"] * 1e-6,
-        "rate_gbps": problem.min_bytes / row["median_us"] * 1e-3,
+        **rates(row, flops=problem.flops, moved_bytes=problem.min_bytes),
     }

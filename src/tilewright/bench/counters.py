@@ -40,6 +40,15 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "bank_reads": ("l1tex__data_bank_reads.sum", 1),
         "bank_writes": ("l1tex__data_bank_writes.sum", 1),
     },
+    "ladder": {
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
+        "dram_written_bytes": ("dram__bytes_write.sum", 1),
+        "l2_read_bytes": ("lts__t_sectors_srcunit_tex_op_read.sum", SECTOR_BYTES),
+        "l2_bytes": ("lts__t_sectors_srcunit_tex.sum", SECTOR_BYTES),
+        "cycles": ("sm__cycles_elapsed.max", 1),
+        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+        "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+    },
 }
 
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?([eE][-+]?\d+)?")

@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from tilewright import model
 from tilewright.backends.base import Backend
+from tilewright.bench.children import rows_of_module, write_rows
 from tilewright.calls import Ledger
 from tilewright.device import Device, preset
-from tilewright.errors import TilewrightError, UnsupportedError
+from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, build_into
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import render
-from tilewright.plan import Plan
+from tilewright.plan import Plan, plan_problem
 from tilewright.problem import Problem, packed
 
 Row = dict[str, Any]
@@ -36,9 +34,6 @@ PRODUCTION = "v12_production"  # the last rung: the production kernel with the m
 CUBLAS = "cublas"
 MODES = ("burst", "interleaved", "steady")
 Kind = Literal["normal", "integer"]
-
-# TFLOPS of a loop of wgmmas alone on normal data (measured, H200, 2026-11-29); of other cards: not known.
-CEILINGS = {("NVIDIA H200", "burst"): 935.0, ("NVIDIA H200", "steady"): 857.0}
 
 # One tile, edges of tiles, k shorter and longer than every FIFO, odd rows of out, several tiles a CTA.
 CHECK_SHAPES = ((64, 64, 64), (129, 257, 72), (300, 511, 1000), (1000, 1000, 17), (2048, 2304, 512))
@@ -110,6 +105,18 @@ def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
     return (by_name[name] for name in names if name in by_name)
 
 
+def plans_of(
+    names: Sequence[str], problem: Problem, device: Device, backend: Callable[[], Backend], num_sms: int | None = None
+) -> dict[str, Plan]:
+    """A plan of the problem for each name, the production kernel's with the model's choice."""
+    plans: dict[str, Plan] = {
+        rung.name: RungPlan(rung, problem, device, backend=backend, num_sms=num_sms) for rung in rungs_of(names)
+    }
+    if PRODUCTION in names:
+        plans[PRODUCTION] = plan_problem(problem, device, backend=backend, ledger=Ledger(), num_sms=num_sms)
+    return plans
+
+
 def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Source]:
     """Every unit that measure() loads, for a machine whose compiler is another or none."""
     found = [
@@ -155,31 +162,41 @@ def time_rows(names: Sequence[str], problem: Problem, modes: Sequence[str], roun
     from tilewright.bench.compare import compare  # torch
 
     device = backend().device(0)
-    plans: dict[str, Plan] = {rung.name: RungPlan(rung, problem, device, backend=backend) for rung in rungs_of(names)}
-    configs = (None,) if PRODUCTION in names else ()
+    plans = plans_of(names, problem, device, backend)
     for mode in modes:
-        rows = compare(problem, modes=(mode,), configs=configs, rounds=rounds, plans=plans)  # type: ignore[arg-type]
+        rows = compare(problem, modes=(mode,), configs=(), rounds=rounds, plans=plans)  # type: ignore[arg-type]
         for row in rows:
-            name = PRODUCTION if row["candidate"] == "tilewright" else row["candidate"]
-            binary = plans[name].binary if name in plans else None
-            yield described(row, name, device.name, binary, plans[name].launch.smem_bytes if name in plans else None)
+            yield described(row, row["candidate"], device.name, plans.get(row["candidate"]))
 
 
-def described(row: Row, name: str, device: str, binary: Binary | None, smem_bytes: int | None) -> Row:
-    """One row of compare() with what the ladder's table asks for."""
-    ceiling = CEILINGS.get((device, row["mode"]))
-    rate, watts = row["rate_tflops"], row["watts"]
+def described(row: Row, name: str, device: str, plan: Plan | None) -> Row:
+    """One row of compare() with what the ladder's table asks for; `plan` None: cuBLAS, of which no more is known."""
+    resources = plan.binary.resources if plan else None
     return {
         "kind": "rung_time",
         "status": "ok",
         **row,
         "rung": name,
-        "ceiling_tflops": ceiling,
-        "share_of_ceiling": None if ceiling is None else rate / ceiling,
-        "tflops_per_watt": rate / watts if watts else None,
-        "registers": binary.resources.registers if binary else None,
-        "smem_bytes": (smem_bytes or 0) + binary.resources.smem_bytes if binary else None,
+        "device": device,
+        "registers": resources.registers if resources else None,
+        "smem_bytes": plan.launch.smem_bytes + resources.smem_bytes if plan and resources else None,
     }
+
+
+def with_ceilings(rows: Iterable[Row], ceilings: Mapping[str, float]) -> list[Row]:
+    """The rows, the timed ones with their share of the tensor cores' ceiling of the same mode; None: not known.
+
+    Units: TFLOPS by mode, of the card that the rows are of.
+    """
+
+    def one(row: Row) -> Row:
+        if row["kind"] != "rung_time" or row["status"] != "ok":
+            return row
+        ceiling = ceilings.get(row["mode"])
+        share = None if ceiling is None else row["rate_tflops"] / ceiling
+        return row | {"ceiling_tflops": ceiling, "share_of_ceiling": share}
+
+    return [one(row) for row in rows]
 
 
 # -- the parent --------------------------------------------------------------------------------------------------------
@@ -215,20 +232,8 @@ def measure(
 
 
 def child(words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
-    """The rows that this module wrote as a child process; how it ended, where that was not well, is one more."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "rows.jsonl"
-        command = [sys.executable, "-m", "tilewright.bench.ladder", *words, "--log", str(log)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        try:
-            output, _ = process.communicate(timeout=limit_s)
-            status = "ok" if process.returncode == 0 else f"exit {process.returncode}"
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-            status = f"stopped after {limit_s:.0f} s"
-        rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    return rows if status == "ok" else [*rows, about | {"status": status, "why": output[-2000:]}]
+    """The rows that this module wrote as a child process; see rows_of_module()."""
+    return rows_of_module("tilewright.bench.ladder", words, limit_s, about)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -255,14 +260,7 @@ def main(words: Sequence[str] | None = None) -> int:
         rows = check_rows(next(rungs_of(named(options.check))), problem)
     else:
         rows = time_rows(named(options.time), problem, options.modes.split(","), options.rounds)
-    try:
-        for row in rows:
-            with options.log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-    except TilewrightError as error:
-        print(f"{type(error).__name__}: {error}")
-        return 1
-    return 0
+    return write_rows(rows, options.log)
 
 
 if __name__ == "__main__":

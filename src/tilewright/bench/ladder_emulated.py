@@ -11,10 +11,9 @@ from typing import Any
 
 from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.bench.emulated import families, run_plan
-from tilewright.bench.ladder import PRODUCTION, RungPlan, rungs_of
-from tilewright.calls import Ledger
+from tilewright.bench.ladder import plans_of
 from tilewright.errors import EmulationError
-from tilewright.plan import Plan, plan_problem
+from tilewright.plan import Plan
 from tilewright.problem import Problem
 
 Row = dict[str, Any]
@@ -30,14 +29,7 @@ def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = True
     """One row a rung as it ends. `checks`: races and the rest of the memory model too, at twice the time."""
     names = tuple(names)
     device = emulated(checks=checks, banks=True)
-    plans: dict[str, Plan] = {
-        rung.name: RungPlan(rung, problem, device.model, backend=lambda: device, num_sms=NUM_SMS)
-        for rung in rungs_of(names)
-    }
-    if PRODUCTION in names:
-        plans[PRODUCTION] = plan_problem(
-            problem, device.model, backend=lambda: device, ledger=Ledger(), num_sms=NUM_SMS
-        )
+    plans = plans_of(names, problem, device.model, lambda: device, NUM_SMS)
     for name, plan in plans.items():
         yield {"kind": "rung_emulated", "rung": name, "problem": str(problem)} | emulate(plan, device)
 

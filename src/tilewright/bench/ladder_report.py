@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 COLUMNS = (
     "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
-    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts",
+    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts", "DRAM MB", "L2 MB",
 )  # fmt: skip
 PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
 
@@ -24,11 +24,14 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """One line a rung that was timed or failed, in the order of the ladder, cuBLAS last; "-" where nothing is known.
 
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
-    clock of the steady mode; conflicts in extra wavefronts a warp access of shared memory, from the emulator.
+    clock of the steady mode; conflicts in extra wavefronts over the fewest that shared memory's accesses take, by ncu
+    or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by ncu.
     """
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
+    counted = {row["rung"]: row for row in rows if row["kind"] == "rung_counters" and row["status"] == "ok"}
     conflicts = {row["rung"]: row["conflicts"] for row in rows if row["kind"] == "rung_emulated" and "conflicts" in row}
-    failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok"}
+    conflicts |= {rung: _conflicts(row) for rung, row in counted.items() if _conflicts(row) is not None}
+    failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok" and row["kind"] != "rung_counters"}
     lines = []
     for name in (*PUBLIC, CUBLAS):
         burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
@@ -55,6 +58,8 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 _number(any_row, "registers"),
                 "-" if any_row["smem_bytes"] is None else f"{any_row['smem_bytes'] / 1024:.0f}",
                 "-" if conflicts.get(name) is None else f"{conflicts[name]:.2f}",
+                _megabytes(counted.get(name), "dram_read_bytes", "dram_written_bytes"),
+                _megabytes(counted.get(name), "l2_bytes"),
             )
         )
     return lines
@@ -93,7 +98,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         base = timed.get((CUBLAS, mode))
         if base is not None:
             axes.axhline(base["rate_tflops"], color=color, linestyle="--", linewidth=1, label=f"cuBLAS, {mode}")
-            if base["ceiling_tflops"] is not None:
+            if base.get("ceiling_tflops") is not None:
                 axes.axhline(
                     base["ceiling_tflops"], color=color, linestyle=":", linewidth=1, label=f"wgmma loop, {mode}"
                 )
@@ -107,17 +112,24 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[list[Path], str]:
     """Makes ladder.json, ladder.md and, of times, ladder.svg in the folder: their paths, and why a plot is missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    document, text, picture = (folder / f"ladder.{kind}" for kind in ("json", "md", "svg"))
-    document.write_text(json.dumps({"facts": facts, "rows": list(rows)}, indent=1) + "\n")
-    text.write_text(table)
+    paths = write_document(rows, facts, table, folder, "ladder")
     if not any(row["kind"] == "rung_time" for row in rows):
-        return [document, text], ""
+        return paths, ""
+    picture = folder / "ladder.svg"
     try:
         plot(rows, picture)
     except UnsupportedError as error:  # the rows are what a measurement is for; the plot can be drawn later
-        return [document, text], str(error)
-    return [document, text, picture], ""
+        return paths, str(error)
+    return [*paths, picture], ""
+
+
+def write_document(rows: Sequence[Row], facts: Row, table: str, folder: Path, stem: str) -> list[Path]:
+    """Makes <stem>.json, as report.py reads it, and <stem>.md in the folder: their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document, text = folder / f"{stem}.json", folder / f"{stem}.md"
+    document.write_text(json.dumps({"facts": facts, "rows": list(rows)}, indent=1) + "\n")
+    text.write_text(table)
+    return [document, text]
 
 
 def _title(rows: Sequence[Row]) -> str:
@@ -125,6 +137,17 @@ def _title(rows: Sequence[Row]) -> str:
         if row["kind"] == "rung_time" and row["status"] == "ok":
             return f"The ladder at {row['m']} x {row['n']} x {row['k']}, {row['dtype']}"
     return "The ladder"
+
+
+def _conflicts(row: Row) -> float | None:
+    """Extra wavefronts over the fewest, of what ncu counted; None: it did not count, or shared memory was not met."""
+    wavefronts, extra = row.get("wavefronts"), row.get("bank_conflicts")
+    return None if wavefronts is None or extra is None or wavefronts <= extra else extra / (wavefronts - extra)
+
+
+def _megabytes(row: Row | None, *keys: str) -> str:
+    values = [None if row is None else row.get(key) for key in keys]
+    return "-" if None in values else f"{sum(value for value in values if value is not None) / 1e6:.0f}"
 
 
 def _number(row: Row | None, key: str, digits: int = 0) -> str:

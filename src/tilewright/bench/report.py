@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench import ceiling_report
+
 Row = dict[str, Any]
 
 # What a caption says of a row's origin: names of the facts that read_rows() adds to it.
@@ -209,12 +211,44 @@ def host_table(rows: Sequence[Row]) -> str:
     return _table(head, lines) + _caption(hosted, meaning)
 
 
+def ceilings_table(rows: Sequence[Row]) -> str:
+    """One line a ceiling and mode: what the card does at most."""
+    own = [row for row in rows if row.get("kind") == "ceiling"]
+    meaning = (
+        "SM MHz is the clock that the kernel counted itself; NVML's reads higher. A copy's rate counts what is read "
+        "and what is written."
+    )
+    return _table(ceiling_report.COLUMNS, ceiling_report.cells(own)) + _caption(own, meaning)
+
+
+def repeats_table(rows: Sequence[Row]) -> str:
+    """One line a config: how many products were run how often, and how many of the runs differed from their first."""
+    own = [row for row in rows if row.get("kind") == "repeats" and "differing" in row]
+    lines = []
+    for config in dict.fromkeys(row["config"] for row in own):
+        ran = [row for row in own if row["config"] == config]
+        sizes = dict.fromkeys(f"{row['m']} x {row['n']} x {row['k']}" for row in ran)
+        lines.append(
+            (
+                config,
+                str(len(ran)),
+                f"{sum(row['repeats'] for row in ran):,}",
+                str(sum(row["differing"] for row in ran)),
+                ", ".join(sizes),
+            )
+        )
+    meaning = "Each run starts from poison, in and around `out`, and is compared with the first run bit for bit."
+    return _table(("config", "products", "repeats", "differ", "M x N x K"), lines) + _caption(own, meaning)
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "speed": speed_table,
     "time": time_table,
     "check": check_table,
     "checked": checked_table,
     "host": host_table,
+    "ceilings": ceilings_table,
+    "repeats": repeats_table,
 }
 
 

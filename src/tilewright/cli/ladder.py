@@ -5,15 +5,16 @@ With no GPU the rungs run in the emulator, at a small size: their numbers, findi
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import terminal
+from tilewright.cli import ceilings, terminal
 
 if TYPE_CHECKING:
     from tilewright.problem import Problem
@@ -37,6 +38,13 @@ def ladder(
         bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
     ] = False,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
+    with_ceilings: Annotated[
+        bool,
+        typer.Option("--ceilings", help="Measure what this card does at most first, for shares of it: a minute more."),
+    ] = False,
+    counters: Annotated[
+        bool, typer.Option("--counters/--no-counters", help="Count bytes and bank conflicts where ncu is: 8 s a rung.")
+    ] = True,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
@@ -48,10 +56,15 @@ def ladder(
     names = named(rungs)
     reason = "--emulate" if emulate else _why_no_gpu()
     problem = _problem(size or (EMULATED_SIZE if reason else GPU_SIZE))
+    ceiling_rows: list[dict[str, Any]] = []
+    if with_ceilings:
+        ceiling_rows = ceilings.rows_here(reason, [problem.dtype.name], rounds)
     if reason:
         rows, facts, columns, lines = _emulated(names, problem, reason)
     else:
-        rows, facts, columns, lines = _measured(names, problem, steady, rounds)
+        rows, facts, columns, lines = _measured(names, problem, steady, rounds, ceiling_rows, counters)
+    if ceiling_rows:
+        ceilings.show(ceiling_rows, facts, into)
     terminal.print_table(f"{problem}{', emulated' if reason else ''}", columns, lines)
     if into is not None:
         from tilewright.bench.ladder_report import markdown, write
@@ -60,7 +73,8 @@ def ladder(
         terminal.note(f"wrote {', '.join(map(str, paths))}")
         if no_plot:
             terminal.note(no_plot)
-    if any(row["status"] != "ok" for row in rows):
+    # What ncu may not count, or does not know, is no fault of a rung.
+    if any(row["status"] != "ok" and row["kind"] != "rung_counters" for row in [*rows, *ceiling_rows]):
         raise typer.Exit(terminal.EXIT_FAILED)
 
 
@@ -78,48 +92,54 @@ def _problem(size: str) -> Problem:
 
 def _why_no_gpu() -> str:
     """The reason why the rungs cannot run on a GPU here; empty when they can."""
-    from tilewright.backends.cuda import backend  # the driver bindings
     from tilewright.bench.verify import has_torch
-    from tilewright.errors import DriverError, UnsupportedError
-    from tilewright.plan import check_supported
 
-    try:
-        check_supported(backend().device(0))
-    except (DriverError, UnsupportedError) as error:  # another way is taken: the emulator, which says why
-        return str(error)
-    return "" if has_torch() else "torch with CUDA is not installed, and cuBLAS is timed through it"
+    reason = ceilings.why_no_gpu()
+    return reason or ("" if has_torch() else "torch with CUDA is not installed, and cuBLAS is timed through it")
 
 
-def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int | None) -> Answer:
+@contextlib.contextmanager
+def _steps(count: int) -> Iterator[Callable[[str], None]]:
+    """A bar of so many steps on standard error; what it gives is told what begins."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from tilewright.backends.cuda import backend
+    columns = (TextColumn("{task.description:32s}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=terminal.console(stderr=True)) as bar:
+        task = bar.add_task("", total=count)
+        begun = itertools.count()
+        yield lambda text: bar.update(task, description=text, completed=next(begun))
+        bar.update(task, description="done", completed=count)
+
+
+def _measured(
+    names: Sequence[str],
+    problem: Problem,
+    steady: bool,
+    rounds: int | None,
+    ceiling_rows: Sequence[dict[str, Any]],
+    counters: bool,
+) -> Answer:
     from tilewright.bench import ladder as measurement  # see ladder()
-    from tilewright.bench.facts import facts
+    from tilewright.bench import ladder_counters
+    from tilewright.bench.ceilings import committed_rows, tensor_ceilings
     from tilewright.bench.ladder_report import COLUMNS, cells
 
     modes = measurement.MODES if steady else ("burst", "interleaved")
-    steps = len(list(measurement.rungs_of(names))) + len(modes)
-    columns = (TextColumn("{task.description:32s}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal.console(stderr=True)) as bar:
-        task = bar.add_task("", total=steps)
-        begun = 0
-
-        def progress(text: str) -> None:
-            nonlocal begun
-            bar.update(task, description=text, completed=begun)
-            begun += 1
-
+    counts = counters and ladder_counters.is_there()
+    steps = len(list(measurement.rungs_of(names))) + len(modes) + (len(names) if counts else 0)
+    with _steps(steps) as progress:
         rows = measurement.measure(names, problem, modes=modes, rounds=rounds, progress=progress)
-        bar.update(task, description="done", completed=steps)
+        if counts:  # a profiler heats and cools the card in its own way: last
+            failed = {row["rung"] for row in rows if row["status"] != "ok"}
+            sound = [name for name in names if name not in failed]
+            rows += ladder_counters.counted_rows(sound, problem, progress=progress)
     for row in rows:
         if row["status"] != "ok":
-            typer.secho(
-                f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=typer.colors.RED, err=True
-            )
-    command = " ".join(["tilewright", *sys.argv[1:]])
-    compilers = sorted({row["compiler"] for row in rows if row.get("compiler")})
-    told = facts(backend()) | {"compiler": ", ".join(compilers), "command": command}
+            color = typer.colors.YELLOW if row["kind"] == "rung_counters" else typer.colors.RED
+            typer.secho(f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=color, err=True)
+    told = ceilings.facts_here(rows)
+    found = tensor_ceilings(ceiling_rows or committed_rows(), told["device"], problem.dtype.name)
+    rows = measurement.with_ceilings(rows, found)
     return rows, told, COLUMNS, cells(rows)
 
 

@@ -24,14 +24,19 @@ def render(family: Family, problem: Problem, config: Config, device: Device, wai
     `wait_limit` bounds every wait for a barrier in a debug build: after so many tries the grid traps; 0 waits forever.
     """
     rendered = family.headers(problem, config, wait_limit)
+    return unit(f"{family.name}_{_slug(problem, config)}", family.source, family.entry, rendered, device)
+
+
+def unit(name: str, path: str, entry: str, rendered: Mapping[str, str], device: Device) -> Source:
+    """The file `path` of kernels/cuda with what it includes of that folder and of the rendered headers."""
     headers = {**device_code(), **rendered}
-    unit = headers.pop(family.source)
-    used = _closure(unit, headers)
+    text = headers.pop(path)
+    used = _closure(text, headers)
     return Source(
-        name=f"{family.name}_{_slug(problem, config)}",
-        text=unit,
+        name=name,
+        text=text,
         headers=tuple(sorted((path, headers[path]) for path in used)),
-        entry=family.entry,
+        entry=entry,
         arch=device.arch,
     )
 
@@ -166,10 +171,10 @@ def device_code() -> dict[str, str]:
     return found
 
 
-def _closure(unit: str, headers: Mapping[str, str]) -> set[str]:
-    """Paths of the headers that the unit includes, directly or through others."""
+def _closure(text: str, headers: Mapping[str, str]) -> set[str]:
+    """Paths of the headers that the text includes, directly or through others."""
     used: set[str] = set()
-    waiting = list(included(unit))
+    waiting = list(included(text))
     while waiting:
         path = waiting.pop()
         if path not in used:

@@ -1,0 +1,41 @@
+"""The ceilings' rows -> the lines of a table. Makes no measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+Row = dict[str, Any]
+
+COLUMNS = ("ceiling", "mode", "rate", "unit", "spread", "W", "TFLOPS/W", "NVML MHz", "SM MHz", "ops/cycle/SM", "us")
+
+
+def cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:
+    """One line a row; "-" where nothing is known. Units: `rate` in `unit`; spread of the rounds in per cent."""
+    return [_line(row) for row in rows if row["kind"] in ("ceiling", "ceiling_emulated")]
+
+
+def _line(row: Row) -> tuple[str, ...]:
+    if row["status"] != "ok" or row["kind"] == "ceiling_emulated":
+        verdict = "right" if row["status"] == "ok" else f"{row['status']} {row.get('why', '')}".strip()
+        return (row["ceiling"], row.get("mode", "emulated"), verdict, *["-"] * (len(COLUMNS) - 3))
+    unit = "TFLOPS" if row["rate_tflops"] else "GB/s" if row["rate_gbps"] else "us"
+    rate = {"TFLOPS": row["rate_tflops"], "GB/s": row["rate_gbps"], "us": row["median_us"]}[unit]
+    is_steady = row["mode"] == "steady"  # power and clock of the others are averages over longer than they last
+    return (
+        row["ceiling"],
+        row["mode"],
+        f"{rate:.2f}" if unit == "us" else f"{rate:.0f}",
+        unit,
+        f"{row['spread']:.1%}",
+        _number(row["watts"] if is_steady else None),
+        _number(row["tflops_per_watt"], 2),
+        _number(row["clock_mhz"] if is_steady else None),
+        _number(row["kernel_mhz"]),
+        _number(row["ops_per_cycle"]),
+        f"{row['median_us']:.2f}",
+    )
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

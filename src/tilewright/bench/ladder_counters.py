@@ -1,0 +1,110 @@
+"""What Nsight Compute (`ncu`) counts of each rung: one launch of it in a child of its own, with a time limit.
+
+Makes rows, one a rung; a rung that cannot be counted costs its own row. Opens no driver in the parent, and no torch in
+the child, which ncu would wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench import counters
+from tilewright.bench.children import rows_of, run_limited, write_rows
+from tilewright.bench.ladder import plans_of
+from tilewright.problem import Problem, packed
+
+Row = dict[str, Any]
+Progress = Callable[[str], None]  # told what begins
+
+LIMIT_S = 45.0  # ncu starts in about 5 s and repeats a launch of up to 30 ms some ten times
+KIND = "ladder"  # of counters.METRICS
+
+ONES = 0x3F803F80  # two bf16: traffic and bank conflicts do not depend on the values
+NAN_WORD = 0x7FC07FC0  # two bf16 NaNs
+
+
+def is_there() -> bool:
+    """Whether this machine has ncu."""
+    return shutil.which("ncu") is not None
+
+
+def counted_rows(
+    names: Sequence[str], problem: Problem, *, progress: Progress = lambda text: None, run: counters.Run = run_limited
+) -> Iterator[Row]:
+    """One row a rung: bytes that DRAM and the L2 moved, and conflicts of shared memory's banks, of one launch.
+
+    A metric that ncu turns down is not asked for again. Cost: about 8 s a rung, LIMIT_S at most.
+    """
+    refused: set[str] = set()
+    for name in names:
+        progress(f"counting {name}")
+        yield {"kind": "rung_counters", "rung": name, "problem": str(problem)} | _counted(name, problem, run, refused)
+
+
+def _counted(name: str, problem: Problem, run: counters.Run, refused: set[str]) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
+        size = map(str, (problem.m, problem.n, problem.k))
+        program = [sys.executable, "-m", "tilewright.bench.ladder_counters", name, *size, "--log", str(log)]
+
+        def read() -> str:
+            return answer.read_text(errors="replace") if answer.exists() else ""
+
+        try:
+            launches, status = counters.profile(
+                counters.metrics_of(KIND), program, str(answer), read, run, LIMIT_S, refused
+            )
+        except OSError as missing:
+            return {"status": "not counted", "why": str(missing)}
+        rows = rows_of(log)
+    entry = rows[-1]["entry"] if rows else None
+    own = [launch for launch in launches if launch.kernel == entry]
+    if status != "ok" or not own:
+        return {"status": "not counted", "why": f"{len(own)} launches: {status}"}
+    return {"status": "ok"} | counters.columns(KIND, own[-1].values)
+
+
+def launched_rows(name: str, problem: Problem) -> Iterator[Row]:
+    """In the child: launches the rung once, on constant operands.
+
+    Raises: DriverError, ConfigError, CompileError: it cannot be launched.
+    """
+    from tilewright.backends.cuda import backend  # the driver, which the parent never opens
+    from tilewright.backends.memory import Buffer
+
+    cuda = backend()
+    plan = plans_of([name], problem, cuda.device(0), backend)[name]
+    kernel = cuda.load(plan.binary, 0, plan.launch)
+    out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
+    with (
+        Buffer.allocate(cuda, problem.extent_bytes["a"]) as a,
+        Buffer.allocate(cuda, problem.extent_bytes["b"]) as b,
+        Buffer.allocate(cuda, out_bytes) as out,
+    ):
+        for buffer, pattern in ((a, ONES), (b, ONES), (out, NAN_WORD)):
+            buffer.fill(pattern)
+        addresses = {"a": a.address, "b": b.address, "out": out.address}
+        cuda.launch(cuda.pack(kernel, plan.launch, plan.arguments, addresses), 0)
+        with cuda.on(0):
+            cuda.call("cuCtxSynchronize")
+        yield {"rung": name, "entry": plan.binary.entry, "status": "launched"}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """The child's command line."""
+    parser = argparse.ArgumentParser(prog="tilewright.bench.ladder_counters", description=__doc__.splitlines()[0])
+    parser.add_argument("rung")
+    parser.add_argument("size", nargs=3, type=int)
+    parser.add_argument("--log", type=Path, default=Path("/dev/stdout"))
+    options = parser.parse_args(words)
+    return write_rows(launched_rows(options.rung, packed(*options.size)), options.log)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

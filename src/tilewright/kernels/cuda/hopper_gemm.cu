@@ -54,8 +54,8 @@
 // still in the L2.
 //
 // Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (STAGGERED: two, and
-// at least two slots along k), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases and pitches of a and
-// b multiples of 16 bytes; at most 2^30 tiles.
+// at least two slots along k), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases
+// and pitches of a and b multiples of 16 bytes; at most 2^30 tiles.
 
 #include "config.cuh"
 #include "epilogue.cuh"
@@ -120,8 +120,7 @@ struct Ring {
     }
 };
 
-// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side. With
-// HALVES the box is half a tile, so that a half needs no map of its own.
+// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side.
 DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, int32_t k, uint32_t barrier,
                    uint32_t cta_rank) {
     if constexpr (Config::CLUSTER_N > 1) {

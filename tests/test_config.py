@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tilewright import device
 from tilewright.config import Config, store_columns
 from tilewright.errors import ConfigError
-from tilewright.problem import packed
+from tilewright.problem import Problem, packed
 
 H200 = device.preset("h200")
 PROBLEM = packed(4096, 4096, 4096)

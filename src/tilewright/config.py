@@ -46,9 +46,9 @@ class Config:
     Units: tiles in elements; `stages` slots of the operand ring; `consumers` warpgroups that multiply, each with
     tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs below
     each other share tiles of b by multicast, or `cluster_n` side by side tiles of a; `group_m` tile rows walked
-    together by the grouped schedule, and in them squares of `square` x `square` tiles (0: none); `store_slots` slots of 16 rows a
-    warp through which out leaves. `tail_n` is the width of the narrow tiles that take the last wave's place (0: none);
-    `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
+    together by the grouped schedule, and in them squares of `square` x `square` tiles (0: none); `store_slots` slots of
+    16 rows a warp through which out leaves. `tail_n` is the width of the narrow tiles that take the last wave's place
+    (0: none); `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
     multiplies; `k_back_and_forth` walks k backwards on every second tile of a CTA.
     """
 
@@ -291,7 +291,8 @@ class Config:
             )
         if problem.b_major == "n" and self.tail_n % (SWIZZLE_BYTES // problem.dtype.size):
             found.append(
-                f"tail_n = {self.tail_n} of an n-contiguous b is not a multiple of {SWIZZLE_BYTES // problem.dtype.size}"
+                f"tail_n = {self.tail_n} of an n-contiguous b is not a multiple of "
+                f"{SWIZZLE_BYTES // problem.dtype.size}"
             )
         if self.staggered and problem.out_dtype.size != 2:
             found.append(f"staggered = True keeps rounded 16-bit values, and out is {problem.out_dtype}")
@@ -311,8 +312,8 @@ class Config:
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             found.append(
-                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of store "
-                f"slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
+                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of "
+                f"store slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
             )
         state = self._state_registers(problem)
         if self.accumulators + state > self.consumer_registers:

@@ -33,7 +33,8 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     [
         {"tile_m": 256, "tile_n": 192, "stages": 3}, {"tile_n": 192}, {"stages": 3}, {"consumers": 1, "tile_m": 64},
         {"cluster_m": 2}, {"cluster_n": 2}, {"store_slots": 1},
-        {"pingpong": True}, {"tail_n": 64}, {"staggered": True, "tile_m": 256, "tile_n": 128}, {"k_back_and_forth": True},
+        {"pingpong": True}, {"tail_n": 64}, {"staggered": True, "tile_m": 256, "tile_n": 128},
+        {"k_back_and_forth": True},
     ],
 )  # fmt: skip
 def test_every_compile_time_field_changes_the_digest(change: dict[str, object]) -> None:

@@ -198,7 +198,7 @@ class SpecializedRung(Rung):
         }
         if own.store_slots:  # what epilogue.cuh reads
             found |= {
-                "STORE_WARP_BYTES": own.store_warp_bytes,
+                "STORE_WARP_BYTES": own.slots_a_warp_bytes,
                 "STORE_COLUMNS": store_columns(problem, own.tile_n),
                 "TAIL_N": 0,
                 "TAIL_STORE_COLUMNS": 0,

@@ -175,10 +175,10 @@ class SpecializedConfig(RungConfig):
     @property
     def slot_bytes(self) -> int:
         """Bytes of the store slots of all consumer warps."""
-        return self.consumers * WARPGROUP_WARPS * self.store_warp_bytes
+        return self.consumers * WARPGROUP_WARPS * self.slots_a_warp_bytes
 
     @property
-    def store_warp_bytes(self) -> int:
+    def slots_a_warp_bytes(self) -> int:
         """Bytes of the store slots of one consumer warp."""
         return self.store_slots * STORE_ROWS * SWIZZLE_BYTES
 

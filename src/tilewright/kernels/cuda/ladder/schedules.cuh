@@ -5,6 +5,7 @@
 
 #include "config.cuh"
 #include "hilbert.cuh"
+#include "ptx/misc.cuh"
 
 // A tile of out, in tiles.
 struct Tile {
@@ -69,17 +70,23 @@ public:
     DEVICE HilbertSchedule(const Table& the_table, uint32_t cta_rank) : table(the_table), rank(cta_rank), place(0) {}
 
     // The next tile of this CTA, if there is one.
-    DEVICE bool next(Tile& tile) {
-        const uint32_t found = place < Config::THREADS ? table.tiles[place] : NO_TILE;
+    DEVICE bool next(Tile& tile) { return next_of(place < Config::THREADS ? table.tiles[place] : NO_TILE, tile); }
+
+    // The same for a whole warp: what lane 0 reads, so that ptxas knows that all lanes agree.
+    DEVICE bool next_of_warp(Tile& tile) {
+        return next_of(ptx::shfl_sync_idx(place < Config::THREADS ? table.tiles[place] : NO_TILE, 0), tile);
+    }
+
+private:
+    static constexpr uint32_t NO_TILE = 0xFFFFFFFF;
+
+    DEVICE bool next_of(uint32_t found, Tile& tile) {
         if (found == NO_TILE) return false;
         tile.row = static_cast<int32_t>((found >> 16) * Config::CLUSTER_M + rank);
         tile.column = static_cast<int32_t>(found & 0xFFFF);
         place += 1;
         return true;
     }
-
-private:
-    static constexpr uint32_t NO_TILE = 0xFFFFFFFF;
 
     const Table& table;
     uint32_t rank;

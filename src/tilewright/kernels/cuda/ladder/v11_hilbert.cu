@@ -160,7 +160,7 @@ DEVICE void consumer(const Ring& ring, Shared& shared, const Out& out, HilbertSc
     const uint32_t first_row = consumer_index * Config::CONSUMER_M;   // of the tile
     PipelineState<Config::STAGES> state{0, 0};
     Tile tile;
-    while (schedule.next(tile)) {
+    while (schedule.next_of_warp(tile)) {
         Accumulators rC;                                              // (CONSUMER_M, TILE_N) fp32 over the warpgroup
         multiply(ring, state, rC, first_row * SWIZZLE_BYTES, num_k_tiles);
         const int32_t m = tile.row * Config::TILE_M + first_row + warp * STORE_ROWS;

@@ -1,4 +1,6 @@
-"""tilewright beside cuBLAS (torch.matmul) on one problem, in one run: rows with times, rates and paired ratios.
+"""tilewright beside cuBLAS (torch.matmul, and the best of cuBLASLt) on one problem, in one run.
+
+Makes rows with times, rates and paired ratios.
 
 Knows nothing of tables or files.
 """
@@ -6,12 +8,15 @@ Knows nothing of tables or files.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
 from tilewright.backends.cuda import backend
+from tilewright.bench import tuned as tuning
 from tilewright.bench.operands import operand_sets, set_bytes
+from tilewright.bench.tuned import Search
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
 from tilewright.plan import Plan
@@ -22,6 +27,7 @@ MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem together; 4x the L2 i
 MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": interleaved, "steady": steady}
 
 BASELINE = "cublas"
+TUNED = tuning.NAME
 
 
 def compare(
@@ -34,19 +40,23 @@ def compare(
     ordinal: int = 0,
     seed: int = 0,
     plans: Mapping[str, Plan] | None = None,
+    tuned: bool | Search = False,
 ) -> list[dict[str, Any]]:
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
 
     `plans`: more columns by name, each a plan of the problem; the ladder's rungs.
-    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs.
-    Raises: what plan() raises for a config that cannot run.
-    Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns.
+    `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
+    rows hold what was found under "tuned".
+    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs; `ratio_tuned` than the tuned column.
+    Raises: what plan() raises for a config that cannot run; what tuned.tune() raises.
+    Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns; and the
+    search, 20 s.
     """
     cuda = backend()
     device = cuda.device(ordinal)
     limit = max(2, min(256, MAX_OPERAND_BYTES // set_bytes(problem)))
     num_sets = num_cold_sets(set_bytes(problem), device.l2_bytes, limit)
-    with CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
+    with ExitStack() as stack, CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
         sets = operand_sets(problem, num_sets, seed=seed, device=f"cuda:{ordinal}")
         torch.cuda.synchronize()  # operands were made on another stream
         columns = [Candidate(BASELINE, _cublas(sets), num_sets)]
@@ -60,11 +70,28 @@ def compare(
             columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
             details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
+            if tuned:
+                search = tuned if isinstance(tuned, Search) else Search()
+                best = stack.enter_context(tuning.tune(problem, sets, machine, machine.stream, search=search))
+                columns.append(best.candidate)
+                facts = best.facts()
+                details[TUNED] = {"config": str(best.algorithm), "compiler": facts["library"], "tuned": facts}
             rows = []
             for mode in modes:
                 extra = {} if rounds is None else {"rounds": rounds}
-                rows += MODES[mode](machine, columns, seed=seed, **extra).rows()
+                rows += _rows(MODES[mode](machine, columns, seed=seed, **extra))
     return [_described(row, problem, num_sets) | details[row["candidate"]] for row in rows]
+
+
+def _rows(timing: Timing) -> list[dict[str, Any]]:
+    """The timing's rows, each with its ratio to the tuned column where there is one."""
+    rows = timing.rows()
+    if all(row["candidate"] != TUNED for row in rows):
+        return rows
+    for row in rows:
+        ratio = timing.over(row["candidate"], TUNED)
+        row |= {"ratio_tuned": ratio.median, "ratio_tuned_lower": ratio.lower, "ratio_tuned_upper": ratio.upper}
+    return rows
 
 
 def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:

@@ -1,4 +1,4 @@
-"""bench/cublaslt.py against a libcublasLt made of Python, and against the library itself where one is installed."""
+"""bench/cublaslt/ against a libcublasLt made of Python, and against the library itself where one is installed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from fake_cublaslt import EXECUTION_FAILED, INVALID, NOT_SUPPORTED, FakeAlgorithm, FakeCublasLt
 
-from tilewright.bench import cublaslt
-from tilewright.bench.cublaslt import Library, Session, Strided, product_of
+from tilewright.bench.cublaslt import algorithm as algorithms
+from tilewright.bench.cublaslt import library as cublaslt
+from tilewright.bench.cublaslt.library import Library, Session
+from tilewright.bench.cublaslt.product import Product, Strided, alignment_bytes, product_of
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import LayoutError, LibraryError, UnsupportedError
 
@@ -36,7 +38,7 @@ def matrix(rows: int, columns: int, major: str, pad: int, dtype: DType, seed: in
     return view, Strided(rows=rows, columns=columns, row_stride=strides[0], column_stride=strides[1], dtype=dtype)
 
 
-def small(dtype: DType = BF16, align_bytes: int = 256) -> cublaslt.Product:
+def small(dtype: DType = BF16, align_bytes: int = 256) -> Product:
     views = [
         Strided(rows=r, columns=c, row_stride=c, column_stride=1, dtype=dtype, align_bytes=align_bytes)
         for r, c in ((8, 16), (16, 24), (8, 24))
@@ -56,7 +58,7 @@ def test_structs_are_laid_out_as_in_cublaslt_h() -> None:
 
 
 def test_attributes_have_the_numbers_and_sizes_of_cublaslt_h() -> None:
-    assert {name: (number, ctypes.sizeof(kind)) for name, (number, kind) in cublaslt.ATTRIBUTES.items()} == {
+    assert {name: (number, ctypes.sizeof(kind)) for name, (number, kind) in algorithms.ATTRIBUTES.items()} == {
         "id": (0, 4),
         "tile": (1, 4),
         "split_k": (2, 4),
@@ -75,18 +77,18 @@ def test_tiles_are_numbered_as_in_cublaslt_h() -> None:
         201: "176x128", 248: "320x128", 278: "496x64", 279: "504x64", 280: "520x64", 311: "768x64", 312: "64x16",
         393: "128x8", 447: "128x512", 448: "192x8", 513: "256x256", 630: "768x80", 631: "256x512", 634: "512x1024",
     }  # fmt: skip
-    assert {number: cublaslt.tile_name(number) for number in known} == known
-    assert len(cublaslt.tile_names()) == len(set(cublaslt.tile_names())) == 635
-    assert cublaslt.tile_name(9999) == "tile 9999"
+    assert {number: algorithms.tile_name(number) for number in known} == known
+    assert len(algorithms.tile_names()) == len(set(algorithms.tile_names())) == 635
+    assert algorithms.tile_name(9999) == "tile 9999"
 
 
 def test_stages_and_clusters_are_numbered_as_in_cublaslt_h() -> None:
     stages = {1: "16x1", 6: "16x6", 7: "32x1", 18: "64x6", 24: "128x6", 27: "16x10", 35: "64xAUTO", 38: "768xAUTO"}
-    assert {number: cublaslt.stages_name(number) for number in stages} == stages
-    assert [cublaslt.stages_name(number) for number in (0, 29, 99)] == ["-", "stages 29", "stages 99"]
+    assert {number: algorithms.stages_name(number) for number in stages} == stages
+    assert [algorithms.stages_name(number) for number in (0, 29, 99)] == ["-", "stages 29", "stages 99"]
     clusters = {0: "auto", 2: "1x1", 3: "2x1", 5: "1x2", 16: "1x16", 17: "3x1", 32: "1x3", 51: "1x15"}
-    assert {number: cublaslt.cluster_name(number) for number in clusters} == clusters
-    assert [cublaslt.cluster_name(number) for number in (1, 52)] == ["cluster 1", "cluster 52"]
+    assert {number: algorithms.cluster_name(number) for number in clusters} == clusters
+    assert [algorithms.cluster_name(number) for number in (1, 52)] == ["cluster 1", "cluster 52"]
 
 
 # -- row-major operands in a column-major library ----------------------------------------------------------------------
@@ -147,9 +149,9 @@ def test_another_size_keeps_the_layout_and_how_well_its_rows_are_aligned() -> No
 
 
 def test_alignment_is_the_largest_power_of_two_that_divides_every_address() -> None:
-    assert cublaslt.alignment_bytes(4096) == 256
-    assert cublaslt.alignment_bytes(4096, 4096 + 32) == 32
-    assert cublaslt.alignment_bytes(4096, 4098, 4100) == 2
+    assert alignment_bytes(4096) == 256
+    assert alignment_bytes(4096, 4096 + 32) == 32
+    assert alignment_bytes(4096, 4098, 4100) == 2
 
 
 # -- what it asks of the library ---------------------------------------------------------------------------------------
@@ -273,7 +275,7 @@ def test_no_library_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("cuda.pathfinder.load_nvidia_dynamic_lib", missing)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(UnsupportedError, match=r"none of libcublasLt.so.13, .* nvidia-cublas"):
-        cublaslt.library.__wrapped__()
+        cublaslt.installed.__wrapped__()
 
 
 # -- the library itself ------------------------------------------------------------------------------------------------
@@ -282,13 +284,13 @@ def test_no_library_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(scope="module")
 def real() -> Library:
     try:
-        return cublaslt.library()
+        return cublaslt.installed()
     except UnsupportedError as missing:
         pytest.skip(str(missing))
 
 
 def test_the_real_library_has_attributes_of_these_sizes(real: Library) -> None:
-    for number, kind in cublaslt.ATTRIBUTES.values():
+    for number, kind in algorithms.ATTRIBUTES.values():
         needed = ctypes.c_size_t()
         real.call(
             "cublasLtMatmulAlgoConfigGetAttribute", cublaslt.AlgorithmBlob(), number, None, 0, ctypes.byref(needed)

@@ -19,8 +19,9 @@ from fake_cublaslt import (  # noqa: E402  torch first: without it this file is 
 )
 
 from simulated_machine import SimulatedMachine  # noqa: E402
-from tilewright.bench import compare, cublaslt, tuned  # noqa: E402
-from tilewright.bench.cublaslt import Library, Session  # noqa: E402
+from tilewright.bench import compare, tuned  # noqa: E402
+from tilewright.bench.cublaslt import product as views  # noqa: E402
+from tilewright.bench.cublaslt.library import Library, Session  # noqa: E402
 from tilewright.bench.operands import operand_sets  # noqa: E402
 from tilewright.bench.tuned import Search, neighbours, offered, product_of_sets, saved_of  # noqa: E402
 from tilewright.errors import LibraryError  # noqa: E402
@@ -203,7 +204,7 @@ def test_a_search_keeps_to_its_time(us: float, seconds: float) -> None:
 @pytest.fixture
 def _aligned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's allocator aligns as it likes; a GPU's does so to 256 bytes or more every time."""
-    monkeypatch.setattr(cublaslt, "alignment_bytes", lambda *addresses: 256)
+    monkeypatch.setattr(views, "alignment_bytes", lambda *addresses: 256)
 
 
 @pytest.mark.usefixtures("_aligned")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, PRODUCTION
+from tilewright.bench.ladder import CUBLAS, PRODUCTION, TUNED
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
 
@@ -21,7 +21,7 @@ PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """One line a rung that was timed or failed, in the order of the ladder, cuBLAS last; "-" where nothing is known.
+    """One line a rung that was timed or failed, in the order of the ladder, cuBLAS and its best last; "-" is not known.
 
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
     clock of the steady mode; conflicts in extra wavefronts a warp access of shared memory, from the emulator.
@@ -30,7 +30,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     conflicts = {row["rung"]: row["conflicts"] for row in rows if row["kind"] == "rung_emulated" and "conflicts" in row}
     failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok"}
     lines = []
-    for name in (*PUBLIC, CUBLAS):
+    for name in (*PUBLIC, CUBLAS, TUNED):
         burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
         if not (burst or steady or turns):
             if name in failed:

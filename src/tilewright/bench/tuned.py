@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from tilewright import dtypes
-from tilewright.bench import cublaslt
 from tilewright.bench.check import Check, check, sampled_rows
-from tilewright.bench.cublaslt import Algorithm, Library, Product, Session, Strided
+from tilewright.bench.cublaslt import product as views
+from tilewright.bench.cublaslt.algorithm import Algorithm
+from tilewright.bench.cublaslt.library import Library, Session, installed
+from tilewright.bench.cublaslt.product import Product, Strided
 from tilewright.bench.halving import RUNGS, Rung, Screened, race, screen
 from tilewright.errors import LibraryError
 from tilewright.problem import Problem
@@ -127,7 +129,7 @@ def tune(
     Cost: about search.seconds; search.workspace_bytes of device memory.
     """
     search = search or Search()
-    library = library or cublaslt.library()
+    library = library or installed()
     started_s = machine.now_s()
     product = product_of_sets(sets)
     workspace = torch.empty(search.workspace_bytes, dtype=torch.uint8, device=sets[0][0].device)
@@ -173,18 +175,18 @@ def product_of_sets(sets: Sequence[OperandSet]) -> Product:
     """The product of operand sets of one layout, as the library sees it, at the alignment that all of them have."""
 
     def strided(index: int) -> Strided:
-        views = [each[index] for each in sets]
-        first = views[0]
+        tensors = [each[index] for each in sets]
+        first = tensors[0]
         return Strided(
             rows=first.shape[0],
             columns=first.shape[1],
             row_stride=first.stride(0),
             column_stride=first.stride(1),
             dtype=dtypes.by_name(first.dtype),
-            align_bytes=cublaslt.alignment_bytes(*(view.data_ptr() for view in views)),
+            align_bytes=views.alignment_bytes(*(tensor.data_ptr() for tensor in tensors)),
         )
 
-    return cublaslt.product_of(strided(0), strided(1), strided(2))
+    return views.product_of(strided(0), strided(1), strided(2))
 
 
 def neighbours(size: tuple[int, int, int]) -> list[tuple[int, int, int]]:

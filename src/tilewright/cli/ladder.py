@@ -37,6 +37,9 @@ def ladder(
         bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
     ] = False,
     rounds: Annotated[int | None, typer.Option("--rounds", min=1, help="Samples of each time; default 5 to 9.")] = None,
+    tune_s: Annotated[
+        float, typer.Option("--tune-s", min=0.0, help="Seconds to look for cuBLASLt's best algorithm, as a column too.")
+    ] = 0.0,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
@@ -51,7 +54,7 @@ def ladder(
     if reason:
         rows, facts, columns, lines = _emulated(names, problem, reason)
     else:
-        rows, facts, columns, lines = _measured(names, problem, steady, rounds)
+        rows, facts, columns, lines = _measured(names, problem, steady, rounds, tune_s)
     terminal.print_table(f"{problem}{', emulated' if reason else ''}", columns, lines)
     if into is not None:
         from tilewright.bench.ladder_report import markdown, write
@@ -90,7 +93,7 @@ def _why_no_gpu() -> str:
     return "" if has_torch() else "torch with CUDA is not installed, and cuBLAS is timed through it"
 
 
-def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int | None) -> Answer:
+def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int | None, tune_s: float) -> Answer:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from tilewright.backends.cuda import backend
@@ -110,7 +113,7 @@ def _measured(names: Sequence[str], problem: Problem, steady: bool, rounds: int 
             bar.update(task, description=text, completed=begun)
             begun += 1
 
-        rows = measurement.measure(names, problem, modes=modes, rounds=rounds, progress=progress)
+        rows = measurement.measure(names, problem, modes=modes, rounds=rounds, tune_s=tune_s, progress=progress)
         bar.update(task, description="done", completed=steps)
     for row in rows:
         if row["status"] != "ok":

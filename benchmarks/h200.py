@@ -64,16 +64,7 @@ def named(options: argparse.Namespace, default: str) -> str:
 
 def shapes_of(text: str) -> list[suite.Shape]:
     """Groups of the suite, or MxNxK, joined by commas; "all" is the whole suite."""
-    found: list[suite.Shape] = []
-    for word in text.split(","):
-        if word == "all":
-            found += suite.shapes()
-        elif word in suite.GROUPS:
-            found += suite.GROUPS[word]
-        else:
-            m, n, k = map(int, word.split("x"))
-            found.append((m, n, k))
-    return found
+    return [entry.shape for entry in suite.entries(text)]
 
 
 # -- parts that run in a child ----------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ def test_partial_sums_in_outs_type_are_allowed_their_rounding_and_no_more() -> N
         with Session(Library(library_of(fake)), product, 0) as session:
             found = session.checked(fake.blob)
             assert found is not None
-            assert tuned.rounding_of_partial_sums(problem, found) == pytest.approx(allowed)
+            assert tuned.partial_sums(problem, tuned.splits_of(found)) == pytest.approx(allowed)
 
 
 def test_rows_hold_the_ratio_to_the_tuned_column_of_the_same_rounds() -> None:

@@ -7,8 +7,8 @@ Knows nothing of tables or files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -16,18 +16,32 @@ import torch
 from tilewright.backends.cuda import backend
 from tilewright.bench import tuned as tuning
 from tilewright.bench.operands import operand_sets, set_bytes
-from tilewright.bench.tuned import Search
+from tilewright.bench.tuned import OperandSet, Search, partial_sums
+from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
+from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
 from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.timing import Candidate, CudaMachine, Mode, Timing, burst, interleaved, num_cold_sets, steady
+from tilewright.timing import (
+    COLD_FACTOR,
+    Candidate,
+    CudaMachine,
+    Mode,
+    Timing,
+    burst,
+    interleaved,
+    num_cold_sets,
+    steady,
+)
 
 MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem together; 4x the L2 is reached long before
 MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": interleaved, "steady": steady}
 
 BASELINE = "cublas"
 TUNED = tuning.NAME
+RECORDED = "tilewright recorded"
+LIBRARY_SPLITS = 16  # of k, that torch's cuBLAS may make and add in out's type; its choice is not told
 
 
 def compare(
@@ -40,15 +54,20 @@ def compare(
     ordinal: int = 0,
     seed: int = 0,
     plans: Mapping[str, Plan] | None = None,
+    recorded: Config | None = None,
     tuned: bool | Search = False,
+    checked: bool = False,
 ) -> list[dict[str, Any]]:
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
 
-    `plans`: more columns by name, each a plan of the problem; the ladder's rungs.
+    `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `recorded`: the column "tilewright
+    recorded", with this config.
     `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
     rows hold what was found under "tuned".
+    `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
+    its own rows: `status` is "ok", "wrong" or "refused", the last with the reason and no time.
     `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs; `ratio_tuned` than the tuned column.
-    Raises: what plan() raises for a config that cannot run; what tuned.tune() raises.
+    Raises: unless `checked`, what plan() raises for a config that cannot run and what tuned.tune() raises.
     Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns; and the
     search, 20 s.
     """
@@ -56,31 +75,92 @@ def compare(
     device = cuda.device(ordinal)
     limit = max(2, min(256, MAX_OPERAND_BYTES // set_bytes(problem)))
     num_sets = num_cold_sets(set_bytes(problem), device.l2_bytes, limit)
+    is_cold = num_sets * set_bytes(problem) > COLD_FACTOR * device.l2_bytes
+    about = {**described(problem), "num_sets": num_sets, "is_cold": is_cold, "data": "normal"}
+    field = _Field(problem, checked)
     with ExitStack() as stack, CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
         sets = operand_sets(problem, num_sets, seed=seed, device=f"cuda:{ordinal}")
         torch.cuda.synchronize()  # operands were made on another stream
-        columns = [Candidate(BASELINE, _cublas(sets), num_sets)]
-        details: dict[str, dict[str, Any]] = {BASELINE: {"config": None, "compiler": None}}
+        field.add(Candidate(BASELINE, _cublas(sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
-            plan = make_plan(*sets[0], config=config, num_sms=num_sms)
-            name = "tilewright" if config is None else f"tilewright {plan.config}"
-            columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
-            details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
+            with field.refusing("tilewright" if config is None else f"tilewright {config}"):
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms)
+                name = "tilewright" if config is None else f"tilewright {plan.config}"
+                field.add_plan(name, plan, sets)
+        if recorded is not None:
+            with field.refusing(RECORDED):
+                field.add_plan(RECORDED, make_plan(*sets[0], config=recorded, num_sms=num_sms), sets)
         for name, plan in (plans or {}).items():
-            columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
-            details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
+            field.add_plan(name, plan, sets)
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
             if tuned:
                 search = tuned if isinstance(tuned, Search) else Search()
-                best = stack.enter_context(tuning.tune(problem, sets, machine, machine.stream, search=search))
-                columns.append(best.candidate)
-                facts = best.facts()
-                details[TUNED] = {"config": str(best.algorithm), "compiler": facts["library"], "tuned": facts}
+                with field.refusing(TUNED):
+                    best = stack.enter_context(tuning.tune(problem, sets, machine, machine.stream, search=search))
+                    facts = best.facts()
+                    details = {"config": str(best.algorithm), "compiler": facts["library"], "tuned": facts}
+                    field.add(best.candidate, details)
+            if checked:
+                field.check(sets[0], torch.cuda.synchronize)
             rows = []
             for mode in modes:
                 extra = {} if rounds is None else {"rounds": rounds}
-                rows += _rows(MODES[mode](machine, columns, seed=seed, **extra))
-    return [_described(row, problem, num_sets) | details[row["candidate"]] for row in rows]
+                rows += field.rows(mode, MODES[mode](machine, field.columns, seed=seed, **extra))
+    return [about | row for row in rows]
+
+
+class _Field:
+    """The columns of one comparison: what is timed, what is known of each, and which could not be had."""
+
+    def __init__(self, problem: Problem, is_lenient: bool) -> None:
+        self.problem = problem
+        self.is_lenient = is_lenient
+        self.columns: list[Candidate] = []
+        self.details: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, str] = {}
+
+    def add(self, column: Candidate, details: dict[str, Any]) -> None:
+        self.columns.append(column)
+        self.details[column.name] = details
+
+    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet]) -> None:
+        details = {"config": str(plan.config), "compiler": plan.binary.compiler}
+        self.add(Candidate(name, _tilewright(plan, sets), len(sets)), details)
+
+    @contextmanager
+    def refusing(self, name: str) -> Iterator[None]:
+        """A column that cannot be had is remembered with its reason; unless lenient, the error goes on."""
+        try:
+            yield
+        except (RefusalError, ConfigError, CompileError, LibraryError) as error:
+            if not self.is_lenient:
+                raise
+            self.refused[name] = f"{type(error).__name__}: {error}"
+
+    def check(self, operands: OperandSet, synchronize: Callable[[], Any]) -> None:
+        """Adds the verdict on one call of each column to its details."""
+        for column in self.columns:
+            allowed = LIBRARY_SPLITS if column.name == BASELINE else 0
+            if column.name == TUNED:  # tune() checked it, with what its own algorithm may round
+                details = self.details[TUNED]
+                details |= {"status": "ok", "error_over_bound": details["tuned"]["error_over_bound"]}
+                continue
+            verdict = verify_launch(
+                self.problem, operands, column.launch, synchronize, allowed=partial_sums(self.problem, allowed)
+            )
+            self.details[column.name] |= {
+                "status": "ok" if verdict.ok else "wrong",
+                "error_over_bound": verdict.worst,
+                **({} if verdict.ok else {"why": str(verdict)}),
+            }
+
+    def rows(self, mode: Mode, timing: Timing) -> list[dict[str, Any]]:
+        """The timing's rows with rates and details, and a row for each column that was refused."""
+        rows = [row | self.details[row["candidate"]] | rates(self.problem, row["median_us"]) for row in _rows(timing)]
+        refused = [
+            {"candidate": name, "mode": mode, "status": "refused", "why": why} for name, why in self.refused.items()
+        ]
+        return rows + refused
 
 
 def _rows(timing: Timing) -> list[dict[str, Any]]:
@@ -94,7 +174,7 @@ def _rows(timing: Timing) -> list[dict[str, Any]]:
     return rows
 
 
-def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
+def _cublas(sets: Sequence[OperandSet]) -> Callable[[int], None]:
     def launch(index: int) -> None:
         a, b, out = sets[index % len(sets)]
         torch.matmul(a, b, out=out)
@@ -102,15 +182,15 @@ def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
     return launch
 
 
-def _tilewright(plan: Plan, sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
+def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]:
     def launch(index: int) -> None:
         plan.run(*sets[index % len(sets)])
 
     return launch
 
 
-def _described(row: dict[str, Any], problem: Problem, num_sets: int) -> dict[str, Any]:
-    """The row with the problem that it timed and the rate that its time means."""
+def described(problem: Problem) -> dict[str, Any]:
+    """The columns that say which problem a row is of."""
     return {
         "m": problem.m,
         "n": problem.n,
@@ -118,8 +198,9 @@ def _described(row: dict[str, Any], problem: Problem, num_sets: int) -> dict[str
         "dtype": problem.dtype.name,
         "out_dtype": problem.out_dtype.name,
         "b_major": problem.b_major,
-        "num_sets": num_sets,
-        **row,
-        "rate_tflops": problem.flops / row["median_us"] * 1e-6,
-        "rate_gbps": problem.min_bytes / row["median_us"] * 1e-3,
     }
+
+
+def rates(problem: Problem, us: float) -> dict[str, float]:
+    """The rates that a time means."""
+    return {"rate_tflops": problem.flops / us * 1e-6, "rate_gbps": problem.min_bytes / us * 1e-3}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench.ladder import CUBLAS, PRODUCTION, TUNED
+from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
 
@@ -71,16 +72,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     Raises: UnsupportedError: matplotlib is not installed.
     """
-    try:
-        import matplotlib  # the `report` extra: no measurement needs it
-    except ImportError as error:
-        raise UnsupportedError(
-            asked=f"a plot at {path}",
-            rule="plots are drawn by matplotlib, which is not installed",
-            works="pip install 'tilewright[report]'; the rows and the table are written without it",
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    _, pyplot = drawing(path)
 
     figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}

@@ -7,7 +7,6 @@ check passes on the true product are timed, and the best is checked against floa
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,12 +17,13 @@ from typing import Any
 import torch
 
 from tilewright import dtypes
-from tilewright.bench.check import Check, check, sampled_rows
+from tilewright.bench.check import Check
 from tilewright.bench.cublaslt import product as views
 from tilewright.bench.cublaslt.algorithm import Algorithm
 from tilewright.bench.cublaslt.library import Library, Session, installed
 from tilewright.bench.cublaslt.product import Product, Strided
 from tilewright.bench.halving import RUNGS, Rung, Screened, race, screen
+from tilewright.bench.verify import verify_launch
 from tilewright.errors import LibraryError
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, Machine
@@ -145,7 +145,13 @@ def tune(
         refused: dict[Algorithm, str] = {}
         for algorithm, _ in finalists:
             column = candidate(NAME, algorithm)
-            verdict = _verdict(problem, sets[0], column.launch, machine, algorithm)
+            verdict = verify_launch(
+                problem,
+                sets[0],
+                column.launch,
+                lambda: machine.wait(machine.record()),
+                allowed=partial_sums(problem, splits_of(algorithm)),
+            )
             if verdict.ok:
                 break
             refused[algorithm] = f"{algorithm}: {verdict}"
@@ -333,27 +339,16 @@ class _Race:
 # -- is it right -------------------------------------------------------------------------------------------------------
 
 
-def _verdict(
-    problem: Problem, operands: OperandSet, launch: Callable[[int], None], machine: Machine, algorithm: Algorithm
-) -> Check:
-    """The verdict on one call of the algorithm: sampled rows against float64, and every element written."""
-    a, b, out = operands
-    out.fill_(float("nan"))
-    launch(0)
-    machine.wait(machine.record())
-    rounding = rounding_of_partial_sums(problem, algorithm)
-    verdict = check(a, b, out, problem.out_dtype, rows=sampled_rows(problem.m), allowed=rounding)
-    return dataclasses.replace(verdict, unwritten=int(torch.isnan(out).sum()))
-
-
-def rounding_of_partial_sums(problem: Problem, algorithm: Algorithm) -> float:
-    """The absolute error that an algorithm may add by rounding partial sums to out's type; 0 for one that does not.
+def partial_sums(problem: Problem, splits: int) -> float:
+    """The absolute error that rounding the partial sums of `splits` parts of k to out's type may add; 0 for none.
 
     torch allows such algorithms by default, so the baseline may use them. Of normal(0, 1) data a partial sum has a
     standard deviation below sqrt(k), and six of those are passed once in 5e8; each of the split's sums is rounded
     once alone and once added.
     """
-    if not algorithm.is_reduced_precision:
-        return 0.0
-    roundings = 2 * max(2, algorithm["split_k"])
-    return roundings * problem.out_dtype.unit_roundoff * 6 * math.sqrt(problem.k)
+    return 2 * splits * problem.out_dtype.unit_roundoff * 6 * math.sqrt(problem.k)
+
+
+def splits_of(algorithm: Algorithm) -> int:
+    """Into how many parts of k, added in out's type, an algorithm splits the product; 0 where it adds in fp32."""
+    return max(2, algorithm["split_k"]) if algorithm.is_reduced_precision else 0

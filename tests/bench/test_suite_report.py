@@ -61,6 +61,17 @@ def test_what_is_shipped_is_the_record_where_there_is_one() -> None:
     assert line[6:] == ("1.200", "1.100", "1.500", "1.300", "1.0%", "0.75", "0.50", "256x192")
 
 
+def test_a_terminal_is_spared_configs_and_records_that_are_not_there() -> None:
+    columns, lines = report.table(report.judged(ROWS), "interleaved")
+    assert columns == [
+        "group", "M, N, K", "cuBLAS us", "tuned us", "untuned us", "untuned over cuBLAS", "over tuned", "spread",
+        "of the floor", "cuBLAS of it",
+    ]  # fmt: skip
+    assert lines[0] == ("g", "64, 128, 256", "10.0", "10.0", "10.0", "1.200", "1.100", "1.0%", "0.50", "0.50")
+    known = row("tilewright recorded", (64, 128, 256), ratio=1.5)
+    assert "recorded over cuBLAS" in report.table(report.judged([*ROWS, known]), "interleaved")[0]
+
+
 def test_means_are_geometric_over_both_baselines_for_all_and_by_group() -> None:
     found = {(mean.group, mean.column, mean.over): mean for mean in report.means(report.judged(ROWS), "interleaved")}
     shipped = found["all", "as shipped", "cuBLAS"]

@@ -223,6 +223,17 @@ def test_searches_shrink_so_that_every_shape_is_reached(
     assert measured == []
 
 
+def test_a_child_whose_parent_is_gone_measures_no_further_shape(
+    measuring: tuple[Journal, list[tuple[str, float]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    journal, measured = measuring
+    parents = iter([7, 7, 1, 1])
+    monkeypatch.setattr(suite_run.os, "getppid", lambda: next(parents))
+    suite_run.measure([A, B, C], Options(), journal, None)
+    assert [shape for shape, _ in measured] == ["1x2x3"]
+
+
 def test_a_shape_without_a_record_says_so_and_one_with_a_record_is_given_its_config(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

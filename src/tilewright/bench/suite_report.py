@@ -22,11 +22,13 @@ Row = dict[str, Any]
 BASELINE, TUNED, UNTUNED, RECORDED = "cublas", "cublaslt", "tilewright", "tilewright recorded"
 MODES = ("burst", "interleaved", "steady")
 NUM_WORST = 10
+TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 COLUMNS = (
     "group", "M, N, K", "cuBLAS us", "tuned us", "untuned us", "recorded us", "untuned over cuBLAS", "over tuned",
     "recorded over cuBLAS", "over tuned", "spread", "of the floor", "cuBLAS of it", "config",
 )  # fmt: skip
+_RECORDED_COLUMNS = (5, 8, 9)
 SUMMARY_COLUMNS = ("group", "column", "over", "shapes", "geometric mean", "worst", "at")
 
 
@@ -131,6 +133,18 @@ def cells(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]:
             )
         )
     return lines
+
+
+def table(shapes: Sequence[Shape], mode: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """The columns and lines for a terminal: without configs, and without records where there is none."""
+    lines = cells(shapes, mode)
+    none_recorded = all(shape.timed(RECORDED) is None for shape in shapes)
+    kept = [
+        index
+        for index, column in enumerate(COLUMNS)
+        if column != "config" and not (none_recorded and index in _RECORDED_COLUMNS)
+    ]
+    return [COLUMNS[index] for index in kept], [tuple(line[index] for index in kept) for line in lines]
 
 
 def _us(shape: Shape, name: str) -> str:
@@ -287,6 +301,8 @@ def plot(shapes: Sequence[Shape], mode: str, path: Path) -> None:
         _points(upper, own, "ratio_tuned", lambda shape: shape.shipped, "over cuBLASLt tuned", "x", "tab:orange")
         upper.axhline(1.0, color="black", linewidth=0.8)
         upper.set_yscale("log", base=2)
+        upper.yaxis.set_major_locator(matplotlib.ticker.FixedLocator(TICKS))
+        upper.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
         upper.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
         upper.set_ylabel("times as fast")
         picks = (
@@ -302,8 +318,8 @@ def plot(shapes: Sequence[Shape], mode: str, path: Path) -> None:
         for axes in (upper, lower):
             axes.grid(axis="y", linewidth=0.3)
             if axes.get_legend_handles_labels()[0]:
-                axes.legend(loc="upper right")
-        upper.set_title(f"tilewright beside cuBLAS, {mode}")
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
+        figure.suptitle(f"tilewright beside cuBLAS, {mode}")
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
 

@@ -155,7 +155,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     shapes = report.judged(rows)
     for mode in report.modes_of(shapes):
-        terminal.print_table(mode, report.COLUMNS, report.cells(shapes, mode))
+        terminal.print_table(mode, *report.table(shapes, mode))
         terminal.print_table(
             f"{mode}, summary", report.SUMMARY_COLUMNS, [m.cells() for m in report.means(shapes, mode)]
         )

@@ -74,7 +74,7 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_every_column_is_timed_in_one_run_and_its_ratios_are_to_both_baselines(machine: SimulatedMachine) -> None:
     search = Search(workspace_bytes=1 << 12)
-    rows = by_name(module.compare(PROBLEM, recorded=Config(), tuned=search, checked=True))
+    rows = by_name(module.compare(PROBLEM, named={"tilewright recorded": Config()}, tuned=search, checked=True))
     assert list(rows) == ["cublas", "tilewright", "tilewright recorded", "cublaslt"]
     assert {row["status"] for row in rows.values()} == {"ok"}
     assert rows["tilewright"]["ratio"] == pytest.approx(2.0)

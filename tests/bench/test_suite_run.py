@@ -6,16 +6,20 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tilewright import model
 from tilewright.bench import suite_run
 from tilewright.bench.suite import Entry, problem_of
 from tilewright.bench.suite_run import Journal, Options, Run, asked, described, records_of, rows_in, understood
 from tilewright.config import Config
+from tilewright.device import preset
 from tilewright.errors import ConfigError, DriverError, LayoutError, TilewrightError, UnsupportedError
 
+H200 = preset("h200")
 A, B, C = Entry("g", (1, 2, 3)), Entry("g", (4, 5, 6)), Entry("h", (7, 8, 9))
 
 # A child of its own: takes the request, and does with each shape what its behaviour says; once, where a file says so.
@@ -166,7 +170,7 @@ def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Journal,
         return [{"kind": "bench", "shape": str(entry), "status": "ok"}]
 
     monkeypatch.setattr(suite_run, "measure_shape", measure_shape)
-    monkeypatch.setattr("tilewright.backends.cuda.backend", lambda: None)
+    monkeypatch.setattr("tilewright.backends.cuda.backend", lambda: SimpleNamespace(device=lambda _: H200))
     monkeypatch.setattr("tilewright.bench.facts.facts", lambda _: {"device": "NVIDIA H200"})
     return Journal(tmp_path / "rows.jsonl"), measured
 
@@ -249,17 +253,28 @@ def test_a_shape_without_a_record_says_so_and_one_with_a_record_is_given_its_con
     records = tmp_path / "records.json"
     records.write_text(json.dumps({str(problem_of(A.shape)): ["tile_m=256", "stages=3"]}))
     options = Options(records=records, modes=("burst", "steady"))
-    with_record = suite_run.measure_shape(A, options, 1.0, {}, "")
-    without = suite_run.measure_shape(B, dataclasses.replace(options, tune_s=0.0), 1.0, {}, "")
-    assert given[0]["recorded"] == Config(tile_m=256, stages=3)
+    with_record = suite_run.measure_shape(A, options, 1.0, {}, H200)
+    without = suite_run.measure_shape(B, dataclasses.replace(options, tune_s=0.0), 1.0, {}, H200)
+    assert given[0]["named"]["tilewright recorded"] == Config(tile_m=256, stages=3)
     assert given[0]["tuned"].seconds == 1.0
     assert len(with_record) == 2
-    assert (given[1]["recorded"], given[1]["tuned"]) == (None, False)
+    assert (list(given[1]["named"]), given[1]["tuned"]) == (["tilewright"], False)
     assert [(row["candidate"], row["status"], row["mode"]) for row in without[2:]] == [
         ("tilewright recorded", "no record", "burst"),
         ("tilewright recorded", "no record", "steady"),
     ]
     assert without[2]["group"] == "g"
+
+
+def test_the_untuned_column_is_the_models_choice_or_the_plans_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of((8192, 8192, 8192))
+    assert suite_run.untuned(problem, H200) == model.best(problem, H200).config
+
+    def refuse(*_: Any) -> Any:
+        raise LayoutError("a", "b", "c")
+
+    monkeypatch.setattr(model, "best", refuse)
+    assert suite_run.untuned(problem, H200) is None
 
 
 def test_a_row_says_its_distance_to_the_floor() -> None:

@@ -40,7 +40,6 @@ MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": inter
 
 BASELINE = "cublas"
 TUNED = tuning.NAME
-RECORDED = "tilewright recorded"
 LIBRARY_SPLITS = 16  # of k, that torch's cuBLAS may make and add in out's type; its choice is not told
 
 
@@ -54,14 +53,14 @@ def compare(
     ordinal: int = 0,
     seed: int = 0,
     plans: Mapping[str, Plan] | None = None,
-    recorded: Config | None = None,
+    named: Mapping[str, Config | None] | None = None,
     tuned: bool | Search = False,
     checked: bool = False,
 ) -> list[dict[str, Any]]:
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
 
-    `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `recorded`: the column "tilewright
-    recorded", with this config.
+    `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `named`: more columns by name, each a
+    config of the problem.
     `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
     rows hold what was found under "tuned".
     `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
@@ -87,9 +86,9 @@ def compare(
                 plan = make_plan(*sets[0], config=config, num_sms=num_sms)
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
                 field.add_plan(name, plan, sets)
-        if recorded is not None:
-            with field.refusing(RECORDED):
-                field.add_plan(RECORDED, make_plan(*sets[0], config=recorded, num_sms=num_sms), sets)
+        for name, config in (named or {}).items():
+            with field.refusing(name):
+                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms), sets)
         for name, plan in (plans or {}).items():
             field.add_plan(name, plan, sets)
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):

@@ -15,11 +15,12 @@ from typing import Any
 
 from tilewright.bench.ladder_report import markdown
 from tilewright.bench.plots import drawing
+from tilewright.bench.suite_run import RECORDED, UNTUNED
 from tilewright.errors import UnsupportedError
 
 Row = dict[str, Any]
 
-BASELINE, TUNED, UNTUNED, RECORDED = "cublas", "cublaslt", "tilewright", "tilewright recorded"
+BASELINE, TUNED = "cublas", "cublaslt"  # as compare.py calls them, which needs torch
 MODES = ("burst", "interleaved", "steady")
 NUM_WORST = 10
 TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)

@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tilewright import model
 from tilewright.bench.floor import floor
 from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
+from tilewright.device import Device
 from tilewright.errors import RefusalError, TilewrightError, UnsupportedError
 from tilewright.problem import Problem
 
@@ -32,7 +34,7 @@ Row = dict[str, Any]
 # What earlier tuning found for a problem; None: there is no record.
 Records = Callable[[Problem], Config | None]
 
-COLUMNS = ("cublas", "cublaslt", "tilewright", "tilewright recorded")
+UNTUNED, RECORDED = "tilewright", "tilewright recorded"  # columns beside those of compare.py
 START_S = 40.0  # a child's imports, context and library, before its first shape counts against its own limit
 SHAPE_S = 2.0  # one shape without any search: operands, kernels, checks, and four columns interleaved
 LEAST_TUNE_S = 0.5
@@ -139,9 +141,9 @@ class Journal:
 # -- the child: needs a GPU --------------------------------------------------------------------------------------------
 
 
-def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[str, Any], device: str) -> list[Row]:
+def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[str, Any], device: Device) -> list[Row]:
     """The rows of one shape: one a mode and column, in every state that a column can end in."""
-    from tilewright.bench.compare import RECORDED, compare  # torch
+    from tilewright.bench.compare import compare  # torch
     from tilewright.bench.tuned import Search
 
     problem = problem_of(entry.shape, dtype=options.dtype, b_major=options.b_major)  # type: ignore[arg-type]
@@ -150,7 +152,8 @@ def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[
         problem,
         modes=options.modes,  # type: ignore[arg-type]
         rounds=options.rounds,
-        recorded=recorded,
+        configs=(),
+        named={UNTUNED: untuned(problem, device), **({RECORDED: recorded} if recorded else {})},
         tuned=Search(seconds=tune_s, saved=saved) if options.tune_s else False,
         checked=True,
     )
@@ -158,7 +161,15 @@ def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[
         head = {name: rows[0][name] for name in ("m", "n", "k", "dtype", "out_dtype", "b_major")}
         no_record = {"candidate": RECORDED, "status": "no record", "why": f"no record for {problem}"}
         rows += [head | no_record | {"mode": mode} for mode in options.modes]
-    return [described(row, entry, problem, device) for row in rows]
+    return [described(row, entry, problem, device.name) for row in rows]
+
+
+def untuned(problem: Problem, device: Device) -> Config | None:
+    """The model's choice, whatever is recorded; None where it has none: the plan then says why."""
+    try:
+        return model.best(problem, device).config
+    except RefusalError:
+        return None
 
 
 def described(row: Row, entry: Entry, problem: Problem, device: str) -> Row:
@@ -202,8 +213,8 @@ def measure(entries: Sequence[Entry], options: Options, journal: Journal, deadli
     from tilewright.bench.facts import facts
     from tilewright.bench.tuned import saved_of
 
-    told = facts(backend())
-    journal.add({"kind": "facts", **told})
+    device = backend().device(0)
+    journal.add({"kind": "facts", **facts(backend())})
     saved = saved_of(rows_in(options.tuned_from)) if options.tuned_from else {}
     parent = os.getppid()
     for index, entry in enumerate(entries):
@@ -217,7 +228,7 @@ def measure(entries: Sequence[Entry], options: Options, journal: Journal, deadli
             tune_s = min(tune_s, max(LEAST_TUNE_S, left_s / (len(entries) - index) - SHAPE_S))
         journal.add({"kind": "begun", "shape": str(entry)})
         try:
-            rows = measure_shape(entry, options, tune_s, saved, told["device"])
+            rows = measure_shape(entry, options, tune_s, saved, device)
         except TilewrightError as error:
             journal.add_shape(entry, failure(entry, options, "error", f"{type(error).__name__}: {error}"))
             if not isinstance(error, RefusalError):  # perhaps a fault of the GPU: this process may run nothing more

@@ -173,6 +173,13 @@ def test_a_wrong_result_is_refused_by_name_and_the_next_best_wins() -> None:
     assert [each["what"] for each in facts["finalists"]] == ["128x256 64xAUTO cluster 1x2 id 66"]
 
 
+def test_when_every_finalist_is_wrong_the_fastest_of_the_others_wins() -> None:
+    algorithms = [algorithm(number, 50.0 + number, error=3.0 if number < 8 else 0.0) for number in range(1, 12)]
+    facts, _ = tune(library_of(*algorithms))
+    assert len(facts["refused"]) == 7
+    assert (facts["algorithm"]["tile"], facts["finalists"]) == ("16x32", [])
+
+
 def test_when_every_result_is_wrong_there_is_no_baseline() -> None:
     with pytest.raises(LibraryError, match=r"no right result: .*WRONG.*WRONG"):
         tune(library_of(algorithm(1, 50.0, error=3.0), algorithm(2, 50.0, error=9.0)))

@@ -143,7 +143,7 @@ def tune(
         found = _Race(machine, session, candidate, search, started_s)
         finalists = found.run()
         refused: dict[Algorithm, str] = {}
-        for algorithm, _ in finalists:
+        for algorithm in [*(each for each, _ in finalists), *found.others(finalists)]:
             column = candidate(NAME, algorithm)
             verdict = verify_launch(
                 problem,
@@ -299,6 +299,11 @@ class _Race:
         if twins:
             self._look_at([best[0], *twins], TWINS)
         return self._raced(self.search.rungs)
+
+    def others(self, finalists: Sequence[tuple[Algorithm, float]]) -> Iterator[Algorithm]:
+        """Those that reached no last rung, the fastest first: what is left when every finalist is wrong."""
+        known = {algorithm for algorithm, _ in finalists}
+        return (each for name in self.looked.order() if (each := self.algorithms[int(name)]) not in known)
 
     @property
     def tried(self) -> int:

@@ -193,6 +193,35 @@ def test_table_of_checks_shows_what_failed(h200: ModuleType) -> None:
     assert "wrong: bad one" in lines[2]
 
 
+def test_the_search_for_the_tuned_baseline_reaches_the_timing_child(
+    h200: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def child(words: list[str], limit_s: float) -> tuple[list[dict[str, Any]], str, str]:
+        asked.append(words)
+        return [], "ok", ""
+
+    monkeypatch.setattr(h200, "run_child", child)
+    h200.single_part("time", options(h200, "--tuned", "--tune-s", "5", "--tuned-from", "rows.json"))
+    h200.single_part("time", options(h200))
+    parsed = h200.parser().parse_args(asked[0])
+    assert (parsed.tuned, parsed.tune_s, parsed.tuned_from) == (True, 5.0, Path("rows.json"))
+    assert "--tuned" not in asked[1]
+
+
+def test_a_timed_row_says_how_many_algorithms_were_tried_and_the_ratio_to_the_best(h200: ModuleType) -> None:
+    row = {
+        "m": 1, "n": 2, "k": 3, "mode": "steady", "median_us": 9.0, "rate_tflops": 600.0, "ratio": 1.05,
+        "ratio_lower": 1.0, "ratio_upper": 1.1, "watts": None, "clock_mhz": None, "captured": True, "status": "ok",
+        "candidate": "cublaslt", "config": "176x128", "ratio_tuned": 1.0,
+        "tuned": {"tried": 40, "offered": 50, "seconds": 19.6},
+    }  # fmt: skip
+    line = h200.lines_of("time", [row])[1]
+    assert "1.000 of tuned" in line
+    assert line.endswith("cublaslt 176x128, best of 40 of 50 in 20 s")
+
+
 def test_table_of_every_part_takes_a_row_of_a_child_that_died(h200: ModuleType) -> None:
     for part in ("time", "host"):
         assert "exit -11" in h200.lines_of(part, [{"kind": "child", "status": "exit -11", "why": "trace"}])[1]

@@ -66,11 +66,12 @@ def accumulation_factor(k: int) -> float:
     return cuts / (1 - cuts)
 
 
-def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None) -> Check:
+def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None, allowed: float = 0.0) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
     Shapes: a (m, k), b (k, n), out (m, n), any strides. `rows` limits the check to these rows.
-    The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number).
+    The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
+    added to it, an absolute error: for a baseline that is known to round in between.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
     k, n = b.shape
@@ -85,7 +86,7 @@ def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None 
         with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
             reference = a64 @ b64
             summing = factor * (abs(a64) @ b64_size)
-            bound = summing + half_ulp * (abs(reference) + summing) + tiny
+            bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
             error = abs(got - reference)
         overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
         # Where the reference is no number or infinite, out must be the same: both NaN, or equal.

@@ -30,7 +30,7 @@ from tilewright.cli.request import BMajor
 from tilewright.cli.show import resource_facts
 
 if TYPE_CHECKING:
-    from tilewright.bench.check import Check
+    from tilewright.check import Check
     from tilewright.device import Device
     from tilewright.plan import Plan
     from tilewright.problem import Problem

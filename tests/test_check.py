@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.bench.check import (
+from tilewright.check import (
     SAMPLED_ROWS,
     accumulation_factor,
     check,
@@ -128,7 +128,7 @@ def test_blocks_of_rows_give_the_same_verdict(monkeypatch: pytest.MonkeyPatch) -
     a, b, out = product(40, 30, 64, BF16, BF16)
     out[33, 2] = np.nan
     whole = check(a, b, out, BF16)
-    monkeypatch.setattr("tilewright.bench.check.BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr("tilewright.check.BLOCK_ELEMENTS", 100)
     assert check(a, b, out, BF16) == whole
 
 

@@ -1,0 +1,364 @@
+"""Measured choices as JSON lines: which config ran fastest for a problem on a device, and what was measured.
+
+For those who ask:
+
+    records.lookup(problem, device, num_sms) -> Record | None    the choice of record; a dictionary and a parse
+    records.append(record) -> bool                               one more line in the user's file
+    records.user(), records.shipped() -> Store                   a file, or the package's files: listing, forgetting
+
+The user's file (TILEWRIGHT_RECORDS) goes before what is shipped (data/records/), and within a file a later line before
+an earlier one. The file only ever grows: a line is appended whole, under a lock, and forgetting is a line as well, so
+any number of processes may tune and read at once. A line that is torn or not ours is passed over and told once; what
+another writer put behind a torn line is found.
+
+A record is a fact about one kernel's source, named by its digest. Where the source has changed since, it is a hint;
+that is judged by choice.py, as is whether the config is still legal. Knows nothing of kernels, of the model or of how
+anything is measured.
+
+State: the index of each file that was read, renewed when the file changes; `clear()` drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from tilewright import settings
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+
+SCHEMA = 1  # of a line; a line of another is not ours
+
+Regime = Literal["burst", "interleaved", "steady"]
+REGIMES: tuple[Regime, ...] = ("burst", "interleaved", "steady")
+
+_HEAD = b'{"key": "'  # how every line begins
+_PASSED = "; a line that is torn or of another version is passed over"
+_WORKS = f"let {settings.RECORDS.name} name a file that you can write"
+_KEY = re.compile(rb'\{"key": ("[^"\\]*(?:\\.[^"\\]*)*"), ')
+
+
+class RecordsWarning(UserWarning):
+    """A file of records that cannot be read or written in whole. Nothing fails by it: the model chooses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measured choice.
+
+    `device`, `problem` and `num_sms` (None: all) are the key, as device_text() and problem_text() spell them.
+    Units: microseconds; `spread` the distance between the quartiles over the median, of `rounds` samples. `digest` is
+    the kernel's source digest, whichever compiler built it; `compiler`, `driver`, `date` (ISO) tell of the measurement.
+    """
+
+    device: str
+    problem: str
+    num_sms: int | None
+    family: str
+    config: Config
+    measured_us: float
+    predicted_us: float
+    spread: float
+    rounds: int
+    regime: Regime
+    digest: str
+    compiler: str
+    driver: str
+    date: str
+
+    @property
+    def key(self) -> str:
+        """What lookup() goes by."""
+        return key_text(self.device, self.problem, self.num_sms)
+
+    def line(self) -> str:
+        """The record as one line of JSON, without its end."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json.dumps({"key": self.key, "schema": SCHEMA, **fields, "config": dataclasses.asdict(self.config)})
+
+    def __str__(self) -> str:
+        sms = "" if self.num_sms is None else f" on {self.num_sms} SMs"
+        return f"{self.problem}{sms}: {self.config}, {self.measured_us:.1f} us, {self.device}, {self.date}"
+
+
+def record_of(line: str | bytes) -> Record:
+    """The record of a line.
+
+    Raises: ValueError: no JSON, not ours, of a field that this version does not know, or a value of the wrong kind.
+    """
+    try:
+        fields = json.loads(line if isinstance(line, str) else line.decode())
+        if not isinstance(fields, dict) or fields.pop("schema", None) != SCHEMA:
+            raise ValueError(f"no record of schema {SCHEMA}")
+        key = fields.pop("key", None)
+        config = fields.pop("config", None)
+        record = Record(**fields, config=Config(**config))
+        _check_kinds(record)
+    except (AttributeError, RecursionError, TypeError, UnicodeDecodeError) as error:
+        raise ValueError(str(error)) from error
+    if key != record.key:
+        raise ValueError(f"the key {key!r} is not that of its fields")
+    return record
+
+
+# What the values of a line's fields may be; a config's, violations() judges.
+_KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
+    *((name, (str,)) for name in ("device", "problem", "family", "regime", "digest", "compiler", "driver", "date")),
+    *((name, (int, float)) for name in ("measured_us", "predicted_us", "spread")),
+    ("rounds", (int,)),
+    ("num_sms", (int, type(None))),
+)
+
+
+def _check_kinds(record: Record) -> None:
+    """Raises: ValueError: a value that is no value of its field."""
+    kinds = [(type(getattr(record, name)), allowed) for name, allowed in _KINDS]
+    numbers = (record.measured_us, record.predicted_us, record.spread)
+    is_sound = (
+        all(kind in allowed for kind, allowed in kinds)
+        and all(0 <= number < float("inf") for number in numbers)
+        and record.regime in REGIMES
+    )
+    if not is_sound:
+        raise ValueError("a value is not of its field's kind")
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def device_text(device: Device) -> str:
+    """What tells devices apart: the driver's name, which tells the kind of memory too; SMs and L2, fewer in a slice."""
+    major, minor = device.sm
+    return f"{device.name} sm_{major}{minor} {device.num_sms} SMs {device.l2_bytes >> 20} MiB"
+
+
+def problem_text(problem: Problem) -> str:
+    """All of a problem that a choice depends on: sizes, types, layouts, and how far each operand's rows are aligned.
+
+    The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and, for
+    out, its address and the bytes of a row: what decides how memory is reached, and not how long a pitch is.
+    """
+    size, out_size = problem.dtype.size, problem.out_dtype.size
+    layout = {"k": "TN", "n": "NN"}[problem.b_major]
+    a = _alignment(problem.a_pitch * size)
+    b = _alignment(problem.b_pitch * size)
+    out = min(problem.out_align_bytes, _alignment(problem.out_pitch * out_size), _alignment(problem.n * out_size))
+    return (
+        f"{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {layout} a{a} b{b} out{out}"
+    )
+
+
+def key_text(device: str, problem: str, num_sms: int | None) -> str:
+    """The three parts of a key as one text."""
+    return f"{device} | {problem} | {'all' if num_sms is None else num_sms} SMs"
+
+
+def key_of(problem: Problem, device: Device, num_sms: int | None = None) -> str:
+    """The key of a problem on a device; naming all of its SMs is naming none."""
+    return key_text(device_text(device), problem_text(problem), None if num_sms == device.num_sms else num_sms)
+
+
+def _alignment(num_bytes: int) -> int:
+    return min(num_bytes & -num_bytes, TMA_ALIGNMENT_BYTES) or TMA_ALIGNMENT_BYTES
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class _Index:
+    """The lines of one text by key, unread: parsing 10^4 of them at the first product would take 0.3 s."""
+
+    def __init__(self, raw: bytes, name: str) -> None:
+        self.name = name
+        self.lines: dict[bytes, list[bytes]] = {}
+        for whole in raw.split(b"\n"):
+            if not whole:
+                continue
+            start = whole.rfind(_HEAD)  # the last: a writer that was stopped leaves a piece before another's line
+            match = _KEY.match(whole, start) if start >= 0 else None
+            if start != 0 or match is None or not whole.endswith(b"}"):
+                _warn(name, f"{whole[:60]!r}{_PASSED}")
+            if match is not None:
+                self.lines.setdefault(match.group(1), []).append(whole[start:])
+
+    def lookup(self, key: bytes) -> Record | None:
+        """The last record of a key, unless it was forgotten after that."""
+        for line in reversed(self.lines.get(key, ())):
+            if _is_forgotten(line):
+                return None
+            try:
+                return record_of(line)
+            except ValueError as error:
+                _warn(self.name, f"{error}{_PASSED}")
+        return None
+
+
+@dataclass(frozen=True)
+class Store:
+    """One file of records, or the read-only texts of the package (`path` None and `texts` given)."""
+
+    path: Path | None
+    texts: tuple[tuple[str, bytes], ...] = ()
+
+    def lookup(self, key: str) -> Record | None:
+        """The record of this key that was written last, or None. Raises nothing: what cannot be read is told once.
+
+        Cost: 40 us among 10^4 records, measured, 2-core x86-64, 2026-11-30; 36 ms for the first look-up, and for one
+        after the file has changed, which read it.
+        """
+        index = self._index()
+        return None if index is None else index.lookup(json.dumps(key).encode())
+
+    def records(self) -> Iterator[Record]:
+        """Every record that a lookup would find, in the order in which keys were first written."""
+        index = self._index()
+        for key in () if index is None else tuple(index.lines):
+            if index is not None and (record := index.lookup(key)) is not None:
+                yield record
+
+    def append(self, line: str) -> None:
+        """One more line, whole, and on disk when this returns.
+
+        Raises: OSError: the file or its folder cannot be written.
+        """
+        if self.path is None:
+            raise OSError("there is no home folder")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: O_APPEND alone keeps lines whole there
+                fcntl.flock(handle, fcntl.LOCK_EX)  # network file systems append by seek and write
+            size = os.fstat(handle).st_size
+            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            raw = (("\n" if is_torn else "") + line + "\n").encode()
+            if os.write(handle, raw) != len(raw):
+                raise OSError("the disk is full")
+            os.fsync(handle)
+        finally:
+            os.close(handle)  # releases the lock
+
+    def _index(self) -> _Index | None:
+        if self.texts:
+            return _shipped_index(self.texts)
+        return None if self.path is None else _indexes.of(self.path)
+
+
+class _Indexes:
+    """The index of every file that was read, as it was when its size, time or place on disk last changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], _Index]] = {}
+        self._lock = threading.Lock()
+
+    def of(self, path: Path) -> _Index | None:
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            known = self._known.get(path)
+            if known is None or known[0] != stamp:
+                with self._lock:  # one thread reads a file, the others wait for what it finds
+                    known = self._known.get(path)
+                    if known is None or known[0] != stamp:
+                        known = self._known[path] = (stamp, _Index(path.read_bytes(), str(path)))
+            return known[1]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            _warn(str(path), f"it cannot be read ({error.strerror}); the model chooses")
+            return None
+
+    def clear(self) -> None:
+        self._known.clear()
+
+    def renew_lock(self) -> None:
+        """In a forked child: the thread that may have held the lock does not exist."""
+        self._lock = threading.Lock()
+
+
+_indexes = _Indexes()
+_warned: set[str] = set()
+os.register_at_fork(after_in_child=_indexes.renew_lock)
+
+
+def user() -> Store:
+    """The user's file. Raises: UnsupportedError: the setting is no value of its kind."""
+    return Store(settings.RECORDS.read())
+
+
+@cache
+def shipped() -> Store:
+    """What the package brings: measured by the project, one file a kind of device."""
+    folder = resources.files("tilewright") / "data" / "records"
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".jsonl")), key=lambda item: item.name)
+    return Store(None, tuple((item.name, item.read_bytes()) for item in files))
+
+
+@cache
+def _shipped_index(texts: tuple[tuple[str, bytes], ...]) -> _Index:
+    return _Index(b"\n".join(raw for _, raw in texts), ", ".join(name for name, _ in texts))
+
+
+def lookup(problem: Problem, device: Device, num_sms: int | None = None) -> Record | None:
+    """The record of this product on this device, the user's before the shipped one; None without one.
+
+    Asks no setting but the file's place: whether records are wanted, the caller knows.
+    """
+    key = key_of(problem, device, num_sms)
+    return user().lookup(key) or shipped().lookup(key)
+
+
+def append(record: Record) -> bool:
+    """True when the record is in the user's file; False, and a RecordsWarning, when that cannot be written."""
+    return _append(record.line())
+
+
+def forget(key: str) -> bool:
+    """True when the user's file says no more of this key; what is shipped then counts again."""
+    return _append(json.dumps({"key": key, "schema": SCHEMA, "forgotten": True}))
+
+
+def clear() -> None:
+    """Drops what was read of files, and what was told about them."""
+    _indexes.clear()
+    _warned.clear()
+
+
+def _append(line: str) -> bool:
+    store = user()
+    try:
+        store.append(line)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _warn(f"{store.path or '(none)'}", f"it cannot be written ({reason}); {_WORKS}", "write")
+        return False
+    return True
+
+
+def _is_forgotten(line: bytes) -> bool:
+    if b'"forgotten": true' not in line:
+        return False
+    try:
+        return json.loads(line).get("forgotten") is True
+    except ValueError:
+        return False
+
+
+def _warn(name: str, reason: str, kind: str = "read") -> None:
+    """One warning a process for each file and kind of trouble."""
+    if f"{kind} {name}" in _warned:
+        return
+    _warned.add(f"{kind} {name}")
+    warnings.warn(f"records in {name}: {reason}", RecordsWarning, stacklevel=2)

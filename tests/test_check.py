@@ -7,6 +7,7 @@ import pytest
 
 from tilewright.check import (
     SAMPLED_ROWS,
+    Reference,
     accumulation_factor,
     check,
     check_exact,
@@ -142,3 +143,15 @@ def test_torch_tensors_take_the_same_road() -> None:
     wrong = torch.from_numpy(out.copy())
     wrong[3, 4] = float("nan")
     assert check(torch.from_numpy(a), torch.from_numpy(b), wrong, FP32).first_wrong == (3, 4)
+
+
+def test_a_reference_gives_the_verdicts_of_a_check_on_every_out_that_it_is_asked_about() -> None:
+    a, b, out = product(40, 30, 64, BF16, BF16)
+    wrong = out.copy()
+    wrong[7, 3] = np.nan
+    reference = Reference(a, b, BF16)
+    assert (reference.check(out), reference.check(wrong)) == (check(a, b, out, BF16), check(a, b, wrong, BF16))
+    ones = np.ones((4, 64), BF16.numpy), np.ones((64, 4), BF16.numpy)
+    exact = Reference(*ones, FP32, exact=True)
+    assert exact.check(np.full((4, 4), 64, np.float32)).ok
+    assert exact.check(np.full((4, 4), 63, np.float32)).wrong == 16

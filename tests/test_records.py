@@ -1,4 +1,4 @@
-"""Records: what is written is found, by any number of processes; what is torn or foreign is passed over and told once."""
+"""Records: what is written is found, by any number of processes; what is torn or foreign is passed over, told once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     records.clear()
 
 
-def record(problem: Problem = PROBLEM, **changes: object) -> Record:
+def record(problem: Problem = PROBLEM, num_sms: int | None = None, **changes: object) -> Record:
     fields: dict[str, object] = {
-        "device": records.device_text(H200),
-        "problem": records.problem_text(problem),
-        "num_sms": None,
+        "key": records.key_of(problem, H200, num_sms),
         "family": "hopper",
         "config": Config(),
         "measured_us": 187.5,
@@ -149,7 +147,8 @@ JUNK = [
     record().line().encode().replace(b"187.5", b'"fast"'),
     record().line().encode().replace(b"187.5", b"NaN"),
     record().line().encode().replace(b'"interleaved"', b'"asleep"'),
-    record().line().encode().replace(b'"num_sms": null', b'"num_sms": 7'),
+    record().line().encode().replace(b'"rounds": 9', b'"rounds": true'),
+    record().line().encode().replace(b'"date"', b'"day"'),
     b'{"key": "' + record().key.encode() + b'", "config": ' + b"[" * 100_000,
 ]
 
@@ -275,9 +274,9 @@ CONFIGS = st.builds(
 FLOATS = st.floats(0, 1e12, allow_nan=False)
 RECORDS = st.builds(
     Record,
-    device=st.text(max_size=30),
-    problem=st.text(max_size=30),
-    num_sms=st.none() | st.integers(1, 132),
+    key=st.lists(st.text(max_size=30), min_size=3, max_size=3)
+    .map(" | ".join)
+    .filter(lambda key: key.count(" | ") == 2),
     family=st.text(max_size=10),
     config=CONFIGS,
     measured_us=FLOATS,

@@ -1,6 +1,6 @@
 """A Plan: all of one product that does not depend on addresses, and what can be said about it before it runs.
 
-Knows how a problem becomes a kernel: the choice (choice.py) or the caller's config, its legality, its source, its launch.
+Knows how a problem becomes a kernel: the choice (choice.py) or the caller's config, its legality, source and launch.
 Knows nothing of arrays beyond what Runner does; needs no GPU until run().
 """
 

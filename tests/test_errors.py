@@ -23,6 +23,7 @@ ERRORS: tuple[TilewrightError, ...] = (
     errors.DriverError("cuInit", "CUDA_ERROR", "explanation", "0"),
     errors.EmulationError("finding", rule="race", line=3, source="file.cu:9"),
     errors.CacheError("/folder", "reason", "works"),
+    errors.TuningError("4096x4096x4096", ["one", "two"]),
 )
 WAYS: dict[str, Callable[[TilewrightError], TilewrightError]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),

@@ -275,7 +275,7 @@ def plan_problem(
     checked(problem)
     config = checked_changes(config)
     check_supported(device)
-    _check_num_sms(num_sms, device)
+    check_num_sms(num_sms, device)
     solid = _with_elements(problem)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
@@ -324,7 +324,7 @@ def check_supported(device: Device) -> None:
         )
 
 
-def _check_num_sms(num_sms: object, device: Device) -> None:
+def check_num_sms(num_sms: object, device: Device) -> None:
     """Raises ConfigError when `num_sms` is no number of SMs that the device has."""
     if num_sms is None:
         return

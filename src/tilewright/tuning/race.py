@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.timing import quartiles
-
 Decided = Literal["clear", "tie", "budget"]
 
 MIN_ROUNDS = 9  # fewer tell little of their own spread
@@ -126,5 +124,7 @@ class Race:
 
 def spread(times: Sequence[float]) -> float:
     """The distance between the quartiles over the median."""
+    from tilewright.timing import quartiles  # here: timing.py loads the driver's room, and naming tune() must not
+
     lower, median, upper = quartiles(times)
     return (upper - lower) / median

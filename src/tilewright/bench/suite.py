@@ -5,6 +5,11 @@ Each is (M, N, K) of out (M, N) = a (M, K) x b (K, N), both inputs k-contiguous 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+from tilewright.errors import UnsupportedError
+
 Shape = tuple[int, int, int]
 
 GROUPS: dict[str, tuple[Shape, ...]] = {
@@ -98,3 +103,27 @@ GROUPS: dict[str, tuple[Shape, ...]] = {
 def shapes() -> tuple[Shape, ...]:
     """Every shape of every group, in the order of the table."""
     return tuple(shape for group in GROUPS.values() for shape in group)
+
+
+def named(text: str) -> tuple[Shape, ...]:
+    """The shapes of a group, of every group ("all"), or of a JSON file {"group": [[M, N, K], ...], ...}.
+
+    Raises: UnsupportedError: neither, or a file that holds something else.
+    """
+    if text == "all":
+        return shapes()
+    if text in GROUPS:
+        return GROUPS[text]
+    refusal = UnsupportedError(
+        asked=f"shapes of {text!r}",
+        rule=f"groups are all, {', '.join(GROUPS)}; a file is JSON, {{group: [[M, N, K], ...]}}",
+        works="name a group or such a file",
+    )
+    try:
+        groups = json.loads(Path(text).read_text(encoding="utf-8"))
+        found = [tuple(shape) for group in groups.values() if isinstance(group, list) for shape in group]
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        raise refusal from error
+    if not found or not all(len(shape) == 3 and all(type(size) is int for size in shape) for shape in found):
+        raise refusal
+    return tuple(dict.fromkeys(found))

@@ -255,6 +255,8 @@ def _document(answer: Answer) -> dict[str, Any]:
         "device": str(plan.device),
         "family": plan.family.name,
         "config": dataclasses.asdict(plan.config),
+        "why": plan.why,
+        "record": None if plan.record is None else dataclasses.asdict(plan.record),
         "prediction": dataclasses.asdict(plan.prediction),
         "binary": {
             "name": binary.name,

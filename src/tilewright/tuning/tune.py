@@ -70,7 +70,7 @@ class Tuned:
 
     `record` is the winner, None where the budget ended before a round was complete. `decided`: "clear", the winner is
     faster by more than the noise; "tie", it is the first in the family's order of those that are not; "budget", time
-    ended first. `kept`: the record is in the user's file.
+    ended first. `untuned` is what the model would have chosen. `kept`: the record is in the user's file.
     """
 
     problem: Problem
@@ -78,9 +78,17 @@ class Tuned:
     record: Record | None
     decided: Decided
     verdict: str
+    untuned: Config
     rows: tuple[Row, ...]
     seconds: float
     kept: bool
+
+    @property
+    def untuned_ratio(self) -> float | None:
+        """How many times as long the model's own choice took as the winner; None where it was not timed."""
+        times = {row.config: row.median_us for row in self.rows}
+        own = times.get(self.untuned)
+        return None if own is None or self.record is None else own / self.record.measured_us
 
     def __str__(self) -> str:
         head = f"{self.problem} on {self.device}: {self.verdict}"
@@ -246,6 +254,7 @@ class _Tuning:
             record=record,
             decided=decided,
             verdict=verdict,
+            untuned=model.best(self.problem, self.device, self.num_sms).config,
             rows=tuple(sorted(rows, key=lambda row: (row.median_us is None, row.median_us or row.predicted_us))),
             seconds=time.monotonic() - self.started_s,
             kept=kept,

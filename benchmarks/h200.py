@@ -264,7 +264,7 @@ def as_words(config: Config) -> str:
 
 def build_part(options: argparse.Namespace) -> int:
     """Every cubin that the other parts load, into the folder; returns how many."""
-    from tilewright import model
+    from tilewright.choice import choose
     from tilewright.jit.build import build_into
     from tilewright.kernels.catalog import family
     from tilewright.kernels.render import render
@@ -283,7 +283,7 @@ def build_part(options: argparse.Namespace) -> int:
     for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
         for major in ("k", "n"):
             problem = packed(*shape, dtype=options.dtype, b_major=major)
-            want(problem, model.best(problem, device).config)
+            want(problem, choose(problem, device).config)
     print(f"{len(wanted)} kernels")
     build_into(list(wanted.values()), options.build)
     return len(wanted)

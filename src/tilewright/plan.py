@@ -221,10 +221,10 @@ class Plan(Runner):
         self.config.check(self.problem, device)
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
-        """Seconds that the emulator takes for another product, with the config that the model chooses for it."""
+        """Seconds that the emulator takes for another product, with the config that it would get."""
         family, config = self.family, self.config
         if family in catalog.PRODUCTION:
-            config = model.best(problem, self.device, self.num_sms).config
+            config = choose(problem, self.device, self.num_sms).config
         launch = family.launch(problem, config, self.device, self.num_sms)
         return emulated_s(problem, config, launch, family=family.name, checks=checks)
 

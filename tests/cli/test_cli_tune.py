@@ -16,7 +16,7 @@ from tilewright.config import Config
 from tilewright.problem import Problem, packed
 from tilewright.records import Record
 from tilewright.tuning import tune as tuning
-from tilewright.tuning.tune import Row, Tuned
+from tilewright.tuning.outcome import Row, Tuned
 
 H200 = device.preset("h200")
 

@@ -20,8 +20,10 @@ from tilewright.config import Config
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
 from tilewright.problem import packed
 from tilewright.records import RecordsWarning
+from tilewright.tuning import candidates as proposing
 from tilewright.tuning import tune as tuning
-from tilewright.tuning.tune import Tuned, tune_many
+from tilewright.tuning.outcome import Tuned
+from tilewright.tuning.tune import tune_many
 from tilewright.tuning.worker import Worker
 
 H200 = device.preset("h200")
@@ -34,7 +36,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "records.jsonl"
     monkeypatch.setenv("TILEWRIGHT_RECORDS", str(path))
     monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "1")
-    monkeypatch.setattr(tuning, "build", FakeCompiler())
+    monkeypatch.setattr(proposing, "build", FakeCompiler())
     records.clear()
     yield path
     records.clear()
@@ -181,7 +183,7 @@ def test_a_kernel_that_does_not_compile_costs_itself_alone(
             raise CompileError(source.name, "registers spill", "log", "command")
         return compiler(source, refuse=refuse)
 
-    monkeypatch.setattr(tuning, "build", build)
+    monkeypatch.setattr(proposing, "build", build)
     tuned = run()
     assert status_of(tuned, NAMES[0]) == "not compiled"
     assert tuned.record is not None

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright import model
 from tilewright.backends.base import Backend
 from tilewright.calls import Ledger
+from tilewright.choice import choose
 from tilewright.device import Device, preset
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.jit.build import build, build_into
@@ -32,7 +32,7 @@ from tilewright.problem import Problem, packed
 Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins
 
-PRODUCTION = "v12_production"  # the last rung: the production kernel with the model's choice
+PRODUCTION = "v12_production"  # the last rung: the production kernel with the choice that matmul makes
 CUBLAS = "cublas"
 MODES = ("burst", "interleaved", "steady")
 Kind = Literal["normal", "integer"]
@@ -119,7 +119,7 @@ def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Sour
     ]
     found += [render(rung, problem, rung.config, device, WAIT_LIMIT) for rung in rungs_of(names)]
     if PRODUCTION in names:
-        choice = model.best(problem, device, None)
+        choice = choose(problem, device)
         found.append(render(choice.family, problem, choice.config, device))
     return list({source.digest(""): source for source in found}.values())
 

@@ -15,7 +15,7 @@ from tilewright.cli.request import BMajor
 
 if TYPE_CHECKING:
     from tilewright.problem import Problem
-    from tilewright.tuning.tune import Tuned
+    from tilewright.tuning.outcome import Tuned
 
 ORDINAL = 0  # the first GPU that CUDA_VISIBLE_DEVICES leaves
 
@@ -152,7 +152,7 @@ def _build(problems: list[Problem], into: Path, device: str | None, num_sms: int
     from tilewright.cli.build import compile_into
     from tilewright.jit.build import source_digest_of  # see _tuned()
     from tilewright.kernels.render import render
-    from tilewright.tuning.tune import candidates_of
+    from tilewright.tuning.candidates import candidates_of
 
     target = request.preset(device)
     sources = {}

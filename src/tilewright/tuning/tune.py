@@ -1,7 +1,7 @@
 """tune(): the model's best configs measured against each other on the GPU, and the winner kept as a record.
 
-Knows the course of a tuning: candidates (the model's, and a record's config first), compiled here, checked and timed in
-a child (worker.py), raced until the gap is more than the noise (race.py) or the budget ends, written down (records.py).
+Knows the course of a tuning: candidates, compiled here (candidates.py), checked and timed in a child (worker.py), raced
+until the gap is more than the noise (race.py) or the budget ends, written down (records.py).
 A candidate that is wrong, faults or hangs costs itself: the child is started anew without it. The parent launches
 nothing. matmul never comes here: measuring is always asked for.
 """
@@ -13,28 +13,23 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from tilewright import dispatch, dtypes, model, records, settings
+from tilewright import dispatch, dtypes, model, records
 from tilewright.arrays.registry import common_adapter
 from tilewright.backends.base import Backend
 from tilewright.calls import views_of
-from tilewright.choice import production, reasons_against
-from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
-from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
-from tilewright.jit.build import build, source_digest_of
-from tilewright.jit.source import Binary
-from tilewright.kernels.family import Family
-from tilewright.kernels.render import render
+from tilewright.errors import ShapeError, TuningError, UnsupportedError
 from tilewright.layout import problem_of
 from tilewright.plan import check_num_sms, check_supported
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
+from tilewright.tuning.candidates import Entry, candidates_of, compile_all
 from tilewright.tuning.child import Job
+from tilewright.tuning.outcome import Row, Status, Tuned
 from tilewright.tuning.race import Decided, Race, spread
 from tilewright.tuning.worker import Worker, WorkerLostError
 
@@ -46,61 +41,7 @@ OPEN_LIMIT_S = 180.0
 STEP_LIMIT_S = 20.0
 STEP_CALLS = 600
 
-Status = Literal["fastest", "equal", "slower", "unfinished", "wrong", "fault", "hung", "not compiled"]
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """What became of one candidate. Units: microseconds; None where it was not timed."""
-
-    config: Config
-    family: str
-    predicted_us: float
-    status: Status
-    why: str = ""
-    median_us: float | None = None
-    spread: float | None = None
-    rounds: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Tuned:
-    """The outcome of one tuning; str() gives it as lines.
-
-    `record` is the winner, None where the budget ended before a round was complete. `decided`: "clear", the winner is
-    faster by more than the noise; "tie", it is the first in the family's order of those that are not; "budget", time
-    ended first. `untuned` is what the model would have chosen. `kept`: the record is in the user's file.
-    """
-
-    problem: Problem
-    device: Device
-    record: Record | None
-    decided: Decided
-    verdict: str
-    untuned: Config
-    rows: tuple[Row, ...]
-    seconds: float
-    kept: bool
-
-    @property
-    def untuned_ratio(self) -> float | None:
-        """How many times as long the model's own choice took as the winner; None where it was not timed."""
-        times = {row.config: row.median_us for row in self.rows}
-        own = times.get(self.untuned)
-        return None if own is None or self.record is None else own / self.record.measured_us
-
-    def __str__(self) -> str:
-        head = f"{self.problem} on {self.device}: {self.verdict}"
-        if self.record is not None:
-            head = f"{head}\n  {self.record.config}, {self.record.measured_us:.1f} us"
-            head += ", kept" if self.kept else ", not kept"
-        lines = [
-            f"  {row.status:<12} {'-' if row.median_us is None else f'{row.median_us:.1f} us':>12}  {row.config}"
-            + (f": {row.why}" if row.why else "")
-            for row in self.rows
-        ]
-        return "\n".join((head, *lines))
 
 
 def tune(
@@ -188,21 +129,6 @@ def tune_many(
 
 
 @dataclass
-class _Entry:
-    """One candidate on its way. `order` is its place in the family's order, and its number in the race."""
-
-    order: int
-    family: Family
-    config: Config
-    predicted_us: float
-    digest: str = ""
-    binary: Binary | None = None
-    status: Status = "unfinished"
-    why: str = ""
-    is_proven: bool = False
-
-
-@dataclass
 class _Tuning:
     """The course of one problem."""
 
@@ -212,14 +138,14 @@ class _Tuning:
     worker: Worker
     budget_s: float
     progress: Progress
-    entries: list[_Entry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     race: Race = field(default_factory=lambda: Race([]))
     driver: str = ""
 
     def __post_init__(self) -> None:
         self.started_s = time.monotonic()
         self.until_s = self.started_s + self.budget_s
-        self._at_work: _Entry | None = None  # whose kernel the child was last asked to run
+        self._at_work: Entry | None = None  # whose kernel the child was last asked to run
         self._order = random.Random(0)
 
     def run(self, candidates: int, keep: bool) -> Tuned:
@@ -231,7 +157,8 @@ class _Tuning:
                 works="give sizes from 1 up",
             )
         self.entries = candidates_of(self.problem, self.device, self.num_sms, candidates)
-        self._compile()
+        self.progress(f"{self.problem}: compiling")
+        compile_all(self.entries, self.problem, self.device)
         self.race = Race(sorted(entry.order for entry in self.entries if entry.binary is not None))
         decided = self._measure()
         if not self.race.running:
@@ -259,23 +186,6 @@ class _Tuning:
             seconds=time.monotonic() - self.started_s,
             kept=kept,
         )
-
-    def _compile(self) -> None:
-        """Every candidate's kernel; one that does not compile is out. Raises: TuningError: none does."""
-        self.progress(f"{self.problem}: compiling")
-
-        def compile_one(entry: _Entry) -> None:
-            source = render(entry.family, self.problem, entry.config, self.device)
-            entry.digest = source_digest_of(source)
-            try:
-                entry.binary = build(source, refuse=True)
-            except (CompileError, UnsupportedError) as error:
-                reason = error.reason if isinstance(error, CompileError) else error.rule
-                entry.status, entry.why = "not compiled", reason
-
-        threads = min(settings.COMPILE_THREADS.read(), len(self.entries))
-        with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-tune") as pool:
-            list(pool.map(compile_one, self.entries))
 
     def _measure(self) -> Decided:
         """Checks and races the candidates until it is decided, in as many children as it takes."""
@@ -327,22 +237,22 @@ class _Tuning:
         """The child's answer, awaited no longer than the budget lasts."""
         return self.worker.ask(request, *arguments, limit_s=max(min(limit_s, self.until_s - time.monotonic()), 0.01))
 
-    def _ask_of(self, entry: _Entry, request: str, *arguments: Any) -> Any:
+    def _ask_of(self, entry: Entry, request: str, *arguments: Any) -> Any:
         self._at_work = entry
         return self._ask(request, *arguments, limit_s=STEP_LIMIT_S + STEP_CALLS * entry.predicted_us * 1e-6)
 
     def _is_over(self) -> bool:
         return time.monotonic() >= self.until_s
 
-    def _running(self) -> list[_Entry]:
+    def _running(self) -> list[Entry]:
         """Those still in the race, in the order in which they were proposed: a record's config first."""
         return [entry for entry in self.entries if entry.order in self.race.running]
 
-    def _leave(self, entry: _Entry, status: Status, why: str) -> None:
+    def _leave(self, entry: Entry, status: Status, why: str) -> None:
         entry.status, entry.why = status, why
         self.race.drop(entry.order)
 
-    def _job(self, entry: _Entry) -> Job:
+    def _job(self, entry: Entry) -> Job:
         assert entry.binary is not None  # else it would not run
         launch = entry.family.launch(self.problem, entry.config, self.device, self.num_sms)
         arguments = entry.family.arguments(self.problem, entry.config, launch)
@@ -367,7 +277,7 @@ class _Tuning:
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
 
-    def _row(self, entry: _Entry) -> Row:
+    def _row(self, entry: Entry) -> Row:
         times = self.race.times.get(entry.order, [])
         status, why = entry.status, entry.why
         if entry.order in self.race.lost_to:
@@ -385,25 +295,6 @@ class _Tuning:
             spread=spread(times) if times else None,
             rounds=len(times),
         )
-
-
-def candidates_of(problem: Problem, device: Device, num_sms: int | None, count: int) -> list[_Entry]:
-    """The config of record first, where there is one that can run, then the model's fastest; all different.
-
-    A record's config that is not in the family's space comes last in its order.
-    Raises: what model.best() raises.
-    """
-    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms)
-    found = [_Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space[: max(count, 1)]]
-    hint = records.lookup(problem, device, num_sms)
-    if hint is None or reasons_against(hint, problem, device, num_sms):
-        return found
-    family = production(hint.family)
-    assert family is not None  # else there were reasons against it
-    places = {(each.family.name, each.config): each.order for each in space}
-    order = places.get((hint.family, hint.config), max(places.values()) + 1)
-    predicted = model.predict(family, problem, hint.config, device, num_sms)
-    return [_Entry(order, family, hint.config, predicted.total_us), *(each for each in found if each.order != order)]
 
 
 def _problem_of(a: Any, b: Any, out: Any, out_dtype: DTypeLike | None) -> tuple[Problem, int]:

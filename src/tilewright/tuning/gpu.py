@@ -156,8 +156,8 @@ class GpuBench:
         machine.wait(machine.record())
         bits = operands.out.read((problem.m, problem.out_pitch), np.dtype(f"u{problem.out_dtype.size}"))
         poison = POISON if problem.out_dtype.size == 2 else POISON << 16 | POISON
-        unwritten = int((bits[:, : problem.n] == poison).sum())
-        damaged = int((bits[:, problem.n :] != poison).sum())
+        unwritten = int(np.count_nonzero(bits[:, : problem.n] == poison))
+        damaged = int(np.count_nonzero(bits[:, problem.n :] != poison))
         if unwritten or damaged:
             return f"{unwritten} elements not written, {damaged} damaged between the rows of out"
         verdict = reference.check(bits.view(problem.out_dtype.numpy)[np.ix_(self._rows, self._columns)])

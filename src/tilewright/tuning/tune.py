@@ -35,6 +35,7 @@ from tilewright.tuning.worker import Worker, WorkerLostError
 
 CANDIDATES = 8
 BUDGET_S = 60.0  # of one problem; most end in under 10 s
+SHARES = 3.0  # of what is left, for the next of many: most take less than one, and a large one takes several
 
 # Seconds that a step may take before its kernel counts as hung; and how often a kernel runs in a step, at most.
 OPEN_LIMIT_S = 180.0
@@ -102,8 +103,8 @@ def tune_many(
 ) -> Iterator[Tuned]:
     """Each problem's outcome as soon as it is there, in one child for as long as nothing goes wrong in it.
 
-    `budget_s` is for all: each problem gets an equal share of what is left. A problem that no time is left for, or that
-    nothing could be measured of, is an outcome without a record. `worker` and `device` are for tests.
+    `budget_s` is for all: each problem may take three equal shares of what is left. A problem that no time is left for,
+    or that nothing could be measured of, is an outcome without a record. `worker` and `device` are for tests.
     """
     problems = list(problems)
     present = device or _present(ordinal)
@@ -112,7 +113,7 @@ def tune_many(
     until_s = time.monotonic() + budget_s
     with worker or Worker(ordinal) as at_work:
         for index, problem in enumerate(problems):
-            share_s = (until_s - time.monotonic()) / (len(problems) - index)
+            share_s = (until_s - time.monotonic()) * min(1.0, SHARES / (len(problems) - index))
             tuning = _Tuning(problem, present, num_sms, at_work, share_s, progress or _quiet)
             if share_s <= 0:
                 yield tuning.outcome(None, "budget", "no time was left for it", kept=False)

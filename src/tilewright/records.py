@@ -26,7 +26,6 @@ import fcntl
 import json
 import os
 import re
-import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -236,7 +235,9 @@ class Store:
                 raise OSError("the disk is full")
             os.fsync(handle)
         finally:
-            os.close(handle)  # releases the lock
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not, where another thread has forked meanwhile
+            os.close(handle)
 
     def _index(self) -> _Index | None:
         if self.texts:
@@ -245,11 +246,13 @@ class Store:
 
 
 class _Indexes:
-    """The index of every file that was read, as it was when its size, time or place on disk last changed."""
+    """The index of every file that was read, as it was when its size, time or place on disk last changed.
+
+    Without a lock: two threads that meet a new file both read it, and both find the same.
+    """
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[tuple[int, int, int], _Index]] = {}
-        self._lock = threading.Lock()
 
     def of(self, path: Path) -> _Index | None:
         try:
@@ -257,10 +260,7 @@ class _Indexes:
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             known = self._known.get(path)
             if known is None or known[0] != stamp:
-                with self._lock:  # one thread reads a file, the others wait for what it finds
-                    known = self._known.get(path)
-                    if known is None or known[0] != stamp:
-                        known = self._known[path] = (stamp, _Index(path.read_bytes(), str(path)))
+                known = self._known[path] = (stamp, _Index(path.read_bytes(), str(path)))
             return known[1]
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -271,14 +271,9 @@ class _Indexes:
     def clear(self) -> None:
         self._known.clear()
 
-    def renew_lock(self) -> None:
-        """In a forked child: the thread that may have held the lock does not exist."""
-        self._lock = threading.Lock()
-
 
 _indexes = _Indexes()
 _warned: set[str] = set()
-os.register_at_fork(after_in_child=_indexes.renew_lock)
 
 
 def user() -> Store:

@@ -1,6 +1,6 @@
 """A child of the tuner with a pretended device, started as `python fake_child.py SCRIPT FD ORDINAL`.
 
-SCRIPT is JSON: what the candidates do, by tile_n of their kernel's name. "us": their time; "wrong", "die", "fault",
+SCRIPT is JSON: what the candidates do, by tile_n of their kernel's name. "us": their time, and "noise" its relative deviation; "wrong", "die", "fault",
 "hang", "refuse": what they do when they are checked; "die_at", "hang_at": at which of their samples. The log of
 requests is appended to "log".
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
 import sys
@@ -71,7 +72,8 @@ class FakeBench:
                 print("the driver's last words", flush=True)
                 os._exit(7)
             signal.pause()
-        return float(self.script["us"].get(name, 100.0))
+        noise = random.Random(f"{runner} {count}").gauss(0, self.script.get("noise", 0.0))
+        return float(self.script["us"].get(name, 100.0)) * (1 + noise)
 
 
 def tile_of(job: Job) -> str:

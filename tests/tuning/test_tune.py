@@ -23,6 +23,7 @@ from tilewright.records import RecordsWarning
 from tilewright.tuning import candidates as proposing
 from tilewright.tuning import tune as tuning
 from tilewright.tuning.outcome import Tuned
+from tilewright.tuning.race import MIN_ROUNDS
 from tilewright.tuning.tune import tune_many
 from tilewright.tuning.worker import Worker
 
@@ -220,21 +221,28 @@ class SkippingClock:
         return time.monotonic() + self.skipped_s
 
 
+@pytest.mark.parametrize("rounds", [3, 12])
 def test_a_hang_at_the_end_of_the_budget_is_the_budgets_end(
-    run: Callable[..., Tuned], monkeypatch: pytest.MonkeyPatch
+    run: Callable[..., Tuned], monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     clock = SkippingClock()
     monkeypatch.setattr(tuning, "time", clock)
 
     def progress(text: str) -> None:
-        if ": round 3," in text:
+        if f": round {rounds}," in text:
             clock.skipped_s = 599.0
 
-    tuned = run(acts_at={NAMES[3]: ("hang", 5)}, budget_s=600.0, progress=progress)
+    script = {"noise": 0.05, "acts_at": {NAMES[3]: ("hang", rounds + 2)}}  # the first round of all is discarded
+    tuned = run(budget_s=600.0, progress=progress, **script)
     assert tuned.decided == "budget"
-    assert tuned.record is not None
-    assert tuned.record.rounds == 3  # the first of four is discarded
-    assert "the time ended after 3 rounds" in tuned.verdict
+    if rounds < MIN_ROUNDS:
+        assert (tuned.record, tuned.kept) == (None, False)
+        assert tuned.verdict == f"the time ended after 3 of the {MIN_ROUNDS} rounds that tell candidates apart"
+        assert {row.status for row in tuned.rows} == {"unfinished"}
+    else:
+        assert tuned.record is not None
+        assert (tuned.record.rounds, tuned.kept) == (12, True)
+        assert tuned.verdict.startswith("the time ended after 12 rounds: 4 candidates are equal within the noise")
 
 
 def test_many_problems_share_a_child_and_a_budget(tmp_path: Path) -> None:

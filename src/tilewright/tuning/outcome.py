@@ -32,8 +32,8 @@ class Row:
 class Tuned:
     """The outcome of one tuning; str() gives it as lines.
 
-    `record` is the winner, None where the budget ended before a round was complete. `decided`: "clear", the winner is
-    faster by more than the noise; "tie", it is the first in the family's order of those that are not; "budget", time
+    `record` is the winner, None where the budget ended before the rounds told anything. `decided`: "clear", the winner
+    is faster by more than the noise; "tie", it is the first in the family's order of those that are not; "budget", time
     ended first. `untuned` is what the model would have chosen. `kept`: the record is in the user's file.
     """
 

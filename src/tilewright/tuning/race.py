@@ -63,7 +63,7 @@ class Race:
         """One complete round of everybody who runs; whoever is clearly slower by now runs no more."""
         for runner in self.running:
             self.times.setdefault(runner, []).append(round_us[runner])
-        if self.rounds < MIN_ROUNDS:
+        if not self.is_telling:
             return
         leader = self.leader()
         gaps = {runner: self.gap(runner, leader) for runner in self.running if runner != leader}
@@ -89,10 +89,10 @@ class Race:
 
     def decided(self) -> Decided | None:
         """Why the race is over, or None while it is not."""
-        if len(self.running) == 1 and self.rounds >= MIN_ROUNDS:
-            return "clear"
-        if self.rounds < MIN_ROUNDS:
+        if not self.is_telling:
             return None
+        if len(self.running) == 1:
+            return "clear"
         leader = self.leader()
         others = [runner for runner in self.running if runner != leader]
         if self.rounds >= MAX_ROUNDS or all(self.gap(runner, leader).is_same for runner in others):
@@ -103,10 +103,17 @@ class Race:
         """Of those that nobody has shown to be slower, the first in order."""
         return min(self.running)
 
+    @property
+    def is_telling(self) -> bool:
+        """Whether there were rounds enough for a winner to mean something."""
+        return self.rounds >= MIN_ROUNDS
+
     def verdict(self, decided: Decided) -> str:
         """The decision as a sentence, with its numbers."""
+        if not self.is_telling:
+            return f"the time ended after {self.rounds} of the {MIN_ROUNDS} rounds that tell candidates apart"
         others = [runner for runner in self.running if runner != self.winner()]
-        rounds = f"{self.rounds} {'round' if self.rounds == 1 else 'rounds'}"
+        rounds = f"{self.rounds} rounds"
         if decided == "clear":
             if not self.lost_to:
                 return f"the only candidate that ran, timed over {rounds}"

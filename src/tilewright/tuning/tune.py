@@ -166,9 +166,8 @@ class _Tuning:
             raise TuningError(
                 str(self.problem), [f"{entry.config}: {entry.status}, {entry.why}" for entry in self.entries]
             )
-        if not self.race.rounds:
-            verdict = f"the time ended after {self.budget_s:.0f} s, before a round was complete"
-            return self.outcome(None, "budget", verdict, kept=False)
+        if not self.race.is_telling:
+            return self.outcome(None, "budget", self.race.verdict("budget"), kept=False)
         record = self._record()
         kept = keep and records.append(record)
         return self.outcome(record, decided, self.race.verdict(decided), kept=kept)
@@ -284,7 +283,7 @@ class _Tuning:
         if entry.order in self.race.lost_to:
             _, gap = self.race.lost_to[entry.order]
             status, why = "slower", f"{gap.median:.1%} slower, noise {gap.noise:.1%}"
-        elif times and entry.order in self.race.running:
+        elif entry.order in self.race.running and self.race.is_telling:
             status = "fastest" if entry.order == self.race.winner() else "equal"
         return Row(
             config=entry.config,

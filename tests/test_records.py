@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -246,18 +246,27 @@ def test_what_eight_processes_write_at_once_is_all_there(file: Path) -> None:
 # -- cost --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lookup_among_ten_thousand_records_takes_under_50_us(file: Path) -> None:
+def fastest_us(work: Callable[[Problem], object], problems: list[Problem]) -> float:
+    """Microseconds of the fastest of many calls: the rest is other work on the machine."""
+    times = []
+    for problem in problems:
+        start = time.perf_counter()
+        assert work(problem) is not None
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e6
+
+
+def test_a_lookup_among_ten_thousand_records_costs_about_what_parsing_one_line_does(file: Path) -> None:
+    """33 us and 5.5 us on 2 cores of x86-64, 2026-11-30. A ratio, since a loaded machine is slower at both."""
     file.parent.mkdir()
     problems = [packed(8 + index // 100, 8, 8 * (1 + index % 100)) for index in range(10_000)]
-    file.write_text("".join(record(problem).line() + "\n" for problem in problems))
+    lines = [record(problem).line() for problem in problems]
+    file.write_text("".join(line + "\n" for line in lines))
     assert records.lookup(problems[0], H200) is not None  # reads the file
-    times = []
-    for problem in problems[::100]:
-        start = time.perf_counter()
-        found = records.lookup(problem, H200)
-        times.append(time.perf_counter() - start)
-        assert found is not None
-    assert min(times) < 50e-6, min(times)  # of different keys; the rest is other work on the machine
+    sample = problems[::50]
+    parse_us = fastest_us(lambda problem: json.loads(lines[0]), sample)
+    lookup_us = fastest_us(lambda problem: records.lookup(problem, H200), sample)
+    assert lookup_us < 15 * parse_us, (lookup_us, parse_us)
 
 
 # -- round trip --------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A child of the tuner with a pretended device, started as `python fake_child.py SCRIPT FD ORDINAL`.
 
-SCRIPT is JSON: what the candidates do, by tile_n of their kernel's name. "us": their time, and "noise" its relative deviation; "wrong", "die", "fault",
-"hang", "refuse": what they do when they are checked; "die_at", "hang_at": at which of their samples. The log of
-requests is appended to "log".
+SCRIPT is JSON. By the kernel's tile and cluster: "us", its time; "acts", what it does when it is checked ("wrong",
+"die", "fault", "hang", "refuse"); "acts_at", what it does at which of its samples. "noise": the relative deviation of
+all times. The requests are appended to "log".
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ def as_words(config: Config) -> str:
 
 def build_part(options: argparse.Namespace) -> int:
     """Every cubin that the named parts load, or with none named all parts, into the folder; returns how many."""
-    from tilewright import model
+    from tilewright.choice import choose
     from tilewright.jit.build import build_into
     from tilewright.kernels.catalog import family
     from tilewright.kernels.render import render
@@ -273,7 +273,7 @@ def build_part(options: argparse.Namespace) -> int:
             wanted.setdefault(source.digest("any"), source)
 
     parts = {part for part in PARTS if getattr(options, part)} or set(PARTS)
-    want(packed(4096, 4096, 4096), model.best(packed(4096, 4096, 4096), device).config)  # the facts' own
+    want(packed(4096, 4096, 4096), choose(packed(4096, 4096, 4096), device).config)  # the facts' own
     if "check" in parts:
         for config in {*configs_of(named(options, "all"), device), Config()}:
             for case in (*cases(config), *small_cases(config)):
@@ -282,7 +282,7 @@ def build_part(options: argparse.Namespace) -> int:
         for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
             for major in ("k", "n"):
                 problem = packed(*shape, dtype=options.dtype, b_major=major)
-                want(problem, model.best(problem, device).config)
+                want(problem, choose(problem, device).config)
     for source in repeats.sources(device) if "repeats" in parts else ():
         wanted.setdefault(source.digest("any"), source)
     for source in sanitizers.sources(device) if "sanitize" in parts else ():

@@ -24,6 +24,7 @@ ERRORS: tuple[TilewrightError, ...] = (
     errors.LibraryError("cublasLtMatmul", "CUBLAS_STATUS", "explanation", "(1, 2, 3)"),
     errors.EmulationError("finding", rule="race", line=3, source="file.cu:9"),
     errors.CacheError("/folder", "reason", "works"),
+    errors.TuningError("4096x4096x4096", ["one", "two"]),
 )
 WAYS: dict[str, Callable[[TilewrightError], TilewrightError]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),

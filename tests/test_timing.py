@@ -9,6 +9,7 @@ import pytest
 from simulated_machine import SimulatedMachine
 from tilewright.timing import (
     Candidate,
+    Column,
     burst,
     host_cost_us,
     interleaved,
@@ -48,6 +49,16 @@ def test_interleaved_flushes_the_l2_before_every_sample_and_discards_a_round() -
     assert samples[::2] == ["flush"] * 10
     assert all(entry.startswith("graph") for entry in samples[1::2])
     assert timing.sample("a").rounds == 4
+
+
+def test_a_column_of_its_own_is_sampled_cold_whenever_it_is_asked() -> None:
+    machine = SimulatedMachine()
+    fast, slow = (Column(machine, candidate) for candidate in columns(machine, ("fast", 100.0), ("slow", 200.0)))
+    prepared = len(machine.log)
+    assert [fast.sample(), slow.sample(), fast.sample()] == pytest.approx([100.0, 200.0, 100.0])
+    turns = machine.log[prepared:]
+    assert turns[::2] == ["flush"] * 3
+    assert [turn.split()[1] for turn in turns[1::2]] == ["fast", "slow", "fast"]
 
 
 def test_columns_take_turns_in_an_order_that_changes_from_round_to_round() -> None:

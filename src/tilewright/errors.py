@@ -142,3 +142,15 @@ class CacheError(TilewrightError, OSError):
 
     def __str__(self) -> str:
         return f"cache folder {self.folder} is not used: {self.reason}; {self.works}"
+
+
+class TuningError(TilewrightError, RuntimeError):
+    """A problem for which no candidate could be measured; holds what became of each."""
+
+    def __init__(self, what: str, reasons: Sequence[str]) -> None:
+        self.what = what
+        self.reasons = tuple(reasons)
+        super().__init__(what, self.reasons)
+
+    def __str__(self) -> str:
+        return f"nothing was measured for {self.what}: " + "; ".join(self.reasons)

@@ -207,6 +207,23 @@ def num_cold_sets(set_bytes: int, l2_bytes: int, limit: int = MAX_CALLS) -> int:
     return max(2, min(limit, math.ceil(COLD_FACTOR * l2_bytes / max(set_bytes, 1)) + 1))
 
 
+class Column:
+    """One candidate, captured and ready: for whoever decides himself whose turn it is, and when to stop.
+
+    Samples of several columns in turn are what interleaved() measures.
+    """
+
+    def __init__(self, machine: Machine, candidate: Candidate, *, sample_us: float = SAMPLE_US) -> None:
+        """Cost: every operand set once, a trial, a capture."""
+        self._machine = machine
+        self._replay = _Replay.prepare(machine, candidate, sample_us)
+
+    def sample(self) -> float:
+        """Microseconds a call of one sample, after a flush of the L2."""
+        self._machine.flush_l2()
+        return _timed(self._machine, self._replay.run) / self._replay.calls
+
+
 def interleaved(
     machine: Machine, candidates: Sequence[Candidate], *, rounds: int = 9, sample_us: float = SAMPLE_US, seed: int = 0
 ) -> Timing:

@@ -86,6 +86,20 @@ def test_every_column_is_timed_in_one_run_and_its_ratios_are_to_both_baselines(m
     assert {(row["data"], row["is_cold"], row["num_sets"]) for row in rows.values()} == {("normal", True, 4)}
 
 
+def test_a_named_column_without_a_config_is_the_models_choice_whatever_is_recorded(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def make_plan(*_: Any, **options: Any) -> FakePlan:
+        asked.append(options)
+        return FakePlan(machine)
+
+    monkeypatch.setattr(module, "make_plan", make_plan)
+    module.compare(PROBLEM, configs=(None,), named={"untuned": None})
+    assert [(each["config"], each.get("use_records", True)) for each in asked] == [(None, True), (None, False)]
+
+
 def test_without_checks_rows_are_as_they_were(machine: SimulatedMachine) -> None:
     rows = module.compare(PROBLEM)
     assert [row["candidate"] for row in rows] == ["cublas", "tilewright"]

@@ -11,10 +11,20 @@ from typing import Any
 
 import pytest
 
-from tilewright import model
+from tilewright import records
 from tilewright.bench import suite_run
 from tilewright.bench.suite import Entry, problem_of
-from tilewright.bench.suite_run import Journal, Options, Run, asked, described, records_of, rows_in, understood
+from tilewright.bench.suite_run import (
+    Journal,
+    Options,
+    Run,
+    asked,
+    described,
+    records_in,
+    records_of,
+    rows_in,
+    understood,
+)
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.errors import ConfigError, DriverError, LayoutError, TilewrightError, UnsupportedError
@@ -250,15 +260,15 @@ def test_a_shape_without_a_record_says_so_and_one_with_a_record_is_given_its_con
         return [head | {"candidate": "cublas", "mode": mode, "status": "ok"} for mode in options["modes"]]
 
     monkeypatch.setattr("tilewright.bench.compare.compare", compare)
-    records = tmp_path / "records.json"
-    records.write_text(json.dumps({str(problem_of(A.shape)): ["tile_m=256", "stages=3"]}))
-    options = Options(records=records, modes=("burst", "steady"))
+    own = tmp_path / "records.json"
+    own.write_text(json.dumps({str(problem_of(A.shape)): ["tile_m=256", "stages=3"]}))
+    options = Options(records=own, modes=("burst", "steady"))
     with_record = suite_run.measure_shape(A, options, 1.0, {}, H200)
     without = suite_run.measure_shape(B, dataclasses.replace(options, tune_s=0.0), 1.0, {}, H200)
     assert given[0]["named"]["tilewright recorded"] == Config(tile_m=256, stages=3)
     assert given[0]["tuned"].seconds == 1.0
     assert len(with_record) == 2
-    assert (list(given[1]["named"]), given[1]["tuned"]) == (["tilewright"], False)
+    assert (given[1]["named"], given[1]["tuned"]) == ({"tilewright": None}, False), "the model's choice"
     assert [(row["candidate"], row["status"], row["mode"]) for row in without[2:]] == [
         ("tilewright recorded", "no record", "burst"),
         ("tilewright recorded", "no record", "steady"),
@@ -266,15 +276,20 @@ def test_a_shape_without_a_record_says_so_and_one_with_a_record_is_given_its_con
     assert without[2]["group"] == "g"
 
 
-def test_the_untuned_column_is_the_models_choice_or_the_plans_to_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = problem_of((8192, 8192, 8192))
-    assert suite_run.untuned(problem, H200) == model.best(problem, H200).config
-
-    def refuse(*_: Any) -> Any:
-        raise LayoutError("a", "b", "c")
-
-    monkeypatch.setattr(model, "best", refuse)
-    assert suite_run.untuned(problem, H200) is None
+def test_without_a_file_what_is_on_record_for_the_device_is_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_RECORDS", str(tmp_path / "records.jsonl"))
+    monkeypatch.setattr(records, "shipped", lambda: records.Store(None))
+    problem, config = problem_of((4096, 4096, 4096)), Config(tile_m=128, stages=3)
+    assert records_of(None, H200)(problem) is None
+    record = records.Record(
+        key=records.key_of(problem, H200), family="hopper", config=config, measured_us=200.0, predicted_us=210.0,
+        spread=0.01, rounds=9, regime="interleaved", digest="d", compiler="c", driver="580", date="2026-11-30",
+    )  # fmt: skip
+    assert records.append(record)
+    assert records_of(None, H200)(problem) == config
+    assert records_of(None, preset("h100"))(problem) is None
 
 
 def test_a_row_says_its_distance_to_the_floor() -> None:
@@ -292,15 +307,14 @@ def test_a_row_says_its_distance_to_the_floor() -> None:
 
 
 def test_records_of_no_config_are_refused(tmp_path: Path) -> None:
-    records = tmp_path / "records.json"
-    records.write_text(json.dumps({str(problem_of(A.shape)): ["tile=3"]}))
+    own = tmp_path / "records.json"
+    own.write_text(json.dumps({str(problem_of(A.shape)): ["tile=3"]}))
     with pytest.raises(ConfigError):
-        records_of(records)(problem_of(A.shape))
-    assert records_of(None)(problem_of(A.shape)) is None
+        records_in(own)(problem_of(A.shape))
     for content in ("[]", "{", '{"a": 3}'):
-        records.write_text(content)
+        own.write_text(content)
         with pytest.raises(UnsupportedError, match=r"records\.json"):
-            records_of(records)
+            records_of(own, H200)
 
 
 def test_rows_are_read_from_either_kind_of_file_and_nothing_else(tmp_path: Path) -> None:

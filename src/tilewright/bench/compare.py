@@ -58,10 +58,10 @@ def compare(
     tuned: bool | Search = False,
     checked: bool = False,
 ) -> list[dict[str, Any]]:
-    """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
+    """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: as matmul chooses).
 
     `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `named`: more columns by name, each a
-    config of the problem.
+    config of the problem (None: the model's choice, whatever is recorded).
     `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
     rows hold what was found under "tuned".
     `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
@@ -89,7 +89,7 @@ def compare(
                 field.add_plan(name, plan, sets)
         for name, config in (named or {}).items():
             with field.refusing(name):
-                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms), sets)
+                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False), sets)
         for name, plan in (plans or {}).items():
             field.add_plan(name, plan, sets)
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright import model
 from tilewright.backends.base import Backend
 from tilewright.bench.children import rows_of_module, write_rows
 from tilewright.calls import Ledger
+from tilewright.choice import choose
 from tilewright.device import Device, preset
 from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, build_into
@@ -32,7 +32,7 @@ from tilewright.problem import Problem, packed
 Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins
 
-PRODUCTION = "v12_production"  # the last rung: the production kernel with the model's choice
+PRODUCTION = "v12_production"  # the last rung: the production kernel with the choice that matmul makes
 CUBLAS = "cublas"
 TUNED = "cublaslt"
 MODES = ("burst", "interleaved", "steady")
@@ -111,7 +111,7 @@ def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
 def plans_of(
     names: Sequence[str], problem: Problem, device: Device, backend: Callable[[], Backend], num_sms: int | None = None
 ) -> dict[str, Plan]:
-    """A plan of the problem for each name, the production kernel's with the model's choice."""
+    """A plan of the problem for each name, the production kernel's with the choice that matmul makes."""
     plans: dict[str, Plan] = {
         rung.name: RungPlan(rung, problem, device, backend=backend, num_sms=num_sms) for rung in rungs_of(names)
     }
@@ -129,7 +129,7 @@ def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Sour
     ]
     found += [render(rung, problem, rung.config, device, WAIT_LIMIT) for rung in rungs_of(names)]
     if PRODUCTION in names:
-        choice = model.best(problem, device, None)
+        choice = choose(problem, device)
         found.append(render(choice.family, problem, choice.config, device))
     return list({source.digest(""): source for source in found}.values())
 

@@ -160,7 +160,7 @@ def _from_word(word: str) -> list[Entry]:
 
 def _from_file(path: Path) -> list[Entry]:
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         groups = {group: own for group, own in content.items() if isinstance(own, list)}
         return [Entry(group, _shape(sizes)) for group, own in groups.items() for sizes in own]
     except (OSError, ValueError, AttributeError) as error:

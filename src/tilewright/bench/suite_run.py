@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tilewright import model
+from tilewright import records
 from tilewright.bench.floor import floor
 from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
@@ -48,7 +48,7 @@ class Options:
 
     Units: `tune_s` seconds of the search for cuBLASLt's best, 0 for none; `budget_s` of the whole run, None for no end;
     `limit_s` of one shape. `tuned_from`: rows whose finalists are raced in place of a search. `records`: a JSON object
-    of problem, as it prints, to the KEY=VALUE words of a config.
+    of problem, as it prints, to the KEY=VALUE words of a config, asked in place of what is on record.
     """
 
     modes: tuple[str, ...] = ("interleaved",)
@@ -147,13 +147,13 @@ def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[
     from tilewright.bench.tuned import Search
 
     problem = problem_of(entry.shape, dtype=options.dtype, b_major=options.b_major)  # type: ignore[arg-type]
-    recorded = records_of(options.records)(problem)
+    recorded = records_of(options.records, device)(problem)
     rows = compare(
         problem,
         modes=options.modes,  # type: ignore[arg-type]
         rounds=options.rounds,
         configs=(),
-        named={UNTUNED: untuned(problem, device), **({RECORDED: recorded} if recorded else {})},
+        named={UNTUNED: None, **({RECORDED: recorded} if recorded else {})},
         tuned=Search(seconds=tune_s, saved=saved) if options.tune_s else False,
         checked=True,
     )
@@ -162,14 +162,6 @@ def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[
         no_record = {"candidate": RECORDED, "status": "no record", "why": f"no record for {problem}"}
         rows += [head | no_record | {"mode": mode} for mode in options.modes]
     return [described(row, entry, problem, device.name) for row in rows]
-
-
-def untuned(problem: Problem, device: Device) -> Config | None:
-    """The model's choice, whatever is recorded; None where it has none: the plan then says why."""
-    try:
-        return model.best(problem, device).config
-    except RefusalError:
-        return None
 
 
 def described(row: Row, entry: Entry, problem: Problem, device: str) -> Row:
@@ -187,18 +179,34 @@ def described(row: Row, entry: Entry, problem: Problem, device: str) -> Row:
     }
 
 
-def records_of(path: Path | None) -> Records:
-    """What a file of records knows. Raises: UnsupportedError: no such file. ConfigError: it names no config."""
-    known: dict[str, list[str]] = {}
+def records_of(path: Path | None, device: Device) -> Records:
+    """What a file knows, or with none what is on record for the device (records.py). Raises: what records_in() raises.
+
+    A record that cannot run any more is given all the same: its column is then refused, with the reasons.
+    """
     if path is not None:
-        try:
-            known = {str(problem): list(words) for problem, words in json.loads(path.read_text()).items()}
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise UnsupportedError(
-                asked=f"records from {path}",
-                rule=f"it is no JSON object of problem to KEY=VALUE words ({type(error).__name__})",
-                works='write {"8192x8192x8192 bf16 -> bf16 TN": ["tile_m=256", "tile_n=192"]}',
-            ) from error
+        return records_in(path)
+
+    def lookup(problem: Problem) -> Config | None:
+        record = records.lookup(problem, device)
+        return None if record is None else record.config
+
+    return lookup
+
+
+def records_in(path: Path) -> Records:
+    """What a file of configs by problem knows.
+
+    Raises: UnsupportedError: no such file. ConfigError: of what is asked, when it names no config.
+    """
+    try:
+        known = {str(problem): list(words) for problem, words in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise UnsupportedError(
+            asked=f"records from {path}",
+            rule=f"it is no JSON object of problem to KEY=VALUE words ({type(error).__name__})",
+            works='write {"8192x8192x8192 bf16 -> bf16 TN": ["tile_m=256", "tile_n=192"]}',
+        ) from error
 
     def lookup(problem: Problem) -> Config | None:
         words = known.get(str(problem))

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from tilewright import dtypes
-from tilewright.bench.check import Check
 from tilewright.bench.cublaslt import product as views
 from tilewright.bench.cublaslt.algorithm import Algorithm
 from tilewright.bench.cublaslt.library import Library, Session, installed
 from tilewright.bench.cublaslt.product import Product, Strided
 from tilewright.bench.halving import RUNGS, Rung, Screened, race, screen
 from tilewright.bench.verify import verify_launch
+from tilewright.check import Check
 from tilewright.errors import LibraryError
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, Machine

@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.memory import Buffer
-from tilewright.bench.check import Check, check, check_exact, integer_limit, sampled_rows
+from tilewright.check import Check, check, check_exact, integer_limit, sampled_rows
 from tilewright.dispatch import plan as make_plan
 from tilewright.problem import Problem
 

@@ -41,7 +41,8 @@ def bench(
         Path | None, typer.Option("--tuned-from", metavar="FILE", help="Race the finalists of these rows; no search.")
     ] = None,
     records: Annotated[
-        Path | None, typer.Option("--records", metavar="FILE", help="JSON of problem to config words, a column too.")
+        Path | None,
+        typer.Option("--records", metavar="FILE", help="JSON of problem to config words; default your records."),
     ] = None,
     time_budget: Annotated[
         float | None, typer.Option("--time-budget", min=1.0, metavar="S", help="Seconds of the run; searches shrink.")
@@ -70,12 +71,14 @@ def bench(
     )
     from tilewright.bench import suite_report
     from tilewright.bench.suite import entries, problem_of
-    from tilewright.bench.suite_run import ROWS_FILE, Journal, records_of, rows_in
+    from tilewright.bench.suite_run import ROWS_FILE, Journal, records_in, rows_in
 
     shapes = entries(suite)
-    known = records_of(records)  # files are read before a device is asked for
-    for entry in shapes:
-        known(problem_of(entry.shape, dtype=dtype, b_major=b_major))  # type: ignore[arg-type]
+    problems = [problem_of(entry.shape, dtype=dtype, b_major=b_major) for entry in shapes]  # type: ignore[arg-type]
+    if records is not None:  # files are read before a device is asked for
+        known = records_in(records)
+        for problem in problems:
+            known(problem)
     if tuned_from is not None:
         rows_in(tuned_from)
     _check_gpu()

@@ -24,9 +24,9 @@ _FILL_BYTES_PER_CYCLE = 64
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
 _STORE_VALUES_PER_CYCLE = 2.5  # a warp
-# Of that, hidden where a consumer's row blocks are staggered: one slot of one block for each consumer covers it at both
-# ends of a tile; measured, H200, 2026-11-30, 8192^3 with 256x192: 0.9 % of the time interleaved, 0.4 % in bursts.
-_STAGGERED_HIDES = 0.5
+# Of that, hidden where a consumer's row blocks are staggered. Measured, H200, 2026-11-30, 8192^3: 256x192 takes 200,500
+# cycles a tile, 196,608 of them on the tensor cores.
+_STAGGERED_HIDES = 0.6
 # First bytes from memory, first wgmmas, last store: from the 2.2 us of the best tiny kernels less the launch.
 _RAMP_US = 1.4
 # Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
@@ -36,6 +36,9 @@ _MERGED_SHARE = 0.3
 _MULTICAST_SHARE = 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
+# A slot of a narrow tile lands so long after it was asked for: with s stages a k tile takes at least this / (s - 1).
+# Fitted, H200, 2026-11-30: 256x192 with narrow tiles of 80 and 128 columns takes 0.7 of a wide tile for each of them.
+_NARROW_LATENCY_CYCLES = 2250
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
 _BACK_AND_FORTH_SAVING = 0.11
 # Energy: H200, 2026-11-29, fit over 121 cells, residual 13 W. Base in W; tensor cores and the rest of a real kernel in
@@ -246,11 +249,13 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
 
     tensor_cycles = fill_cycles = store_cycles = a_bytes = b_bytes = flops = 0.0
     for tile_n, count, busiest in shapes:
-        tile_cycles = k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M) * _wgmma_cycles(problem, tile_n, device)
+        wgmmas = k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
+        tile_cycles = wgmmas * _wgmma_cycles(problem, tile_n, device)
+        if tile_n < config.tile_n:
+            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / (config.stages - 1))
         row_bytes = k_tiles * config.tile_k * problem.dtype.size
         fill = (config.tile_m + tile_n) * row_bytes / _FILL_BYTES_PER_CYCLE
-        # the larger of the two is what a tile takes: a narrow one may wait for its operands
-        tensor_cycles += busiest * (tile_cycles if tile_n == config.tile_n else max(tile_cycles, fill))
+        tensor_cycles += busiest * tile_cycles
         fill_cycles += busiest * fill
         store_cycles += _shown_store_cycles(config, tile_n, busiest, tile_cycles)
         a_bytes += count * config.tile_m * row_bytes
@@ -281,7 +286,7 @@ def _shown_store_cycles(config: Config, tile_n: int, tiles: int, tile_cycles: fl
     store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * tile_n / _STORE_VALUES_PER_CYCLE
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return tiles * max(0.0, (store_cycles - tile_cycles) / 2) + store_cycles
-    if config.staggered and tile_n == config.tile_n:
+    if config.staggered:
         return tiles * store_cycles * (1 - _STAGGERED_HIDES)
     return tiles * store_cycles
 

@@ -14,11 +14,15 @@ from tilewright.problem import Problem
 
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
 # fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,
-# H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS). Measured, H200, 2026-11-30, 8192^3 steady, TFLOPS: 256x192 halves 683,
-# with k back and forth 690; ping-pong 128x192 672; 256x192 whole 669; 128x256 659; cuBLAS 660.
+# H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS). Store slots: a row block at once where it fits, half a one else.
+# Measured, H200, 2026-11-30, 8192^3, TFLOPS in bursts and steady: 256x200 staggered 839 and 704; 256x192 in halves, not
+# staggered, 811 and 688; ping-pong 128x192 799 and 672; 128x256 792 and 659; cuBLAS 794 and 665.
+_STAGGERED = (
+    Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=192, stages=3, store_slots=3, staggered=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=128, stages=4, store_slots=2, staggered=True, k_back_and_forth=True),
+)
 _LARGE = (
-    Config(tile_m=256, tile_n=192, stages=3, k_back_and_forth=True),
-    Config(tile_m=256, tile_n=128, stages=4, k_back_and_forth=True),
     Config(tile_m=128, tile_n=256, stages=4, k_back_and_forth=True),
     Config(tile_m=128, tile_n=192, stages=5, pingpong=True, store_slots=1, k_back_and_forth=True),
     Config(tile_m=128, tile_n=160, stages=5, pingpong=True, k_back_and_forth=True),
@@ -31,6 +35,8 @@ _SHORT = tuple(
     Config(tile_m=64, tile_n=tile_n, consumers=1, stages=stages)
     for tile_n, stages in ((256, 4), (192, 6), (128, 8), (64, 12), (32, 14), (16, 16), (8, 16))
 )
+# Narrow tiles from here on: their kernels are compiled by the tests, and narrower ones wait for their operands.
+_NARROWEST = 64
 
 
 @dataclass(frozen=True)
@@ -43,16 +49,38 @@ class HopperFamily:
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""
-        for base in _LARGE + _SHORT:
+        for base in _STAGGERED + _LARGE + _SHORT:
+            if base.staggered and (problem.out_dtype.size != 2 or problem.k <= base.tile_k):
+                base = base.replace(staggered=False)
             for cluster_m in (1,) if base.pingpong else (1, 2):  # no ping-pong in clusters: 192 columns spill there
                 config = base.replace(cluster_m=cluster_m)
                 if config.violations(problem, device):
                     continue
                 rows, _ = config.tiles(problem)
                 clusters = device.num_sms // cluster_m
-                yield config.replace(
+                config = config.replace(
                     group_m=group_rows(rows // cluster_m, base.tile_m * cluster_m, base.tile_n, clusters)
                 )
+                yield config
+                if base.tile_m == 256 and cluster_m == 1:
+                    yield from self._with_tail(problem, config, device)
+
+    def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
+        """The config with the narrow tiles that take the least time after the full waves, where there are such.
+
+        Of equally good widths the widest: it has the fewest tiles.
+        """
+        step = 8 if problem.b_major == "k" else SWIZZLE_BYTES // problem.dtype.size
+        rows, columns = config.tiles(problem)
+        grid = min(device.num_sms, rows * columns)
+        found: dict[int, float] = {}
+        for tail_n in range(_NARROWEST, config.tile_n, step):
+            tailed = config.replace(tail_n=tail_n)
+            _, narrow = tailed.waves(problem, grid)
+            if narrow and not tailed.violations(problem, device):
+                found[tail_n] = narrow * tail_n
+        if found:
+            yield config.replace(tail_n=min(found, key=lambda tail_n: (found[tail_n], -tail_n)))
 
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered headers by path: struct Config, and the wgmma wrapper of exactly this shape and type.
@@ -145,15 +173,19 @@ HOPPER = HopperFamily()
 
 
 def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:
-    """Tile rows of a group of the walk: the tiles in flight cover a nearly square patch, and all groups are alike.
+    """Tile rows of a group of the walk: the tiles in flight are a patch a little wider than high, and groups are alike.
 
-    Worked example, 8192^3 with 256x192 tiles on 132 CTAs: a square patch has sqrt(132 x 192 / 256) = 9.9 rows; 32 rows
-    are 3.2 such groups, so 3 groups of 11. Groups of 10 would leave one of 2 rows, whose patch is 2 x 66 tiles.
-    Source: measured, H200, 2026-11-30, 8192^3 steady: groups of 11 691, of 12 689, of 10 682 TFLOPS.
+    Worked example, 8192^3 with 256x200 tiles on 132 CTAs: a square patch has sqrt(132 x 200 / 256) = 10.2 rows. Of the
+    heights from 0.7 to 1.15 of that, 8 leaves no remainder of the 32 rows: 4 groups of 8. Groups of 10 would leave one
+    of 2 rows, whose patch is 2 x 66 tiles.
+    Source: measured, H200, 2026-11-30. 256x200 in bursts, groups of 8 and 11: 8192^3 847 and 845 TFLOPS, 16384^3 840
+    and 829. 256x192 steady, 8192^3, groups of 11 691, of 12 689, of 10 682.
     """
     square = math.sqrt(num_ctas * tile_n / tile_m)
-    num_groups = max(1, round(rows / square))
-    return -(-rows // num_groups)
+    heights = range(max(1, math.ceil(0.7 * square)), math.ceil(1.15 * square) + 1)
+    if rows <= heights[0]:
+        return rows
+    return min(heights, key=lambda height: (-rows % height, abs(height - 0.8 * square)))
 
 
 def _a_map(problem: Problem, config: Config) -> TensorMap:

@@ -216,9 +216,8 @@ class SpecializedRung(Rung):
             MapArgument("b", _operand_map(problem, "b", own.tile_n // own.cluster_m)),
         ]
         if self.stores_by_tma:
-            found.append(
-                MapArgument("out", out_map(problem, own.tile_n)) if problem.out_through_tma else IntArgument("out_map", 0, 4)
-            )
+            by_map = MapArgument("out", out_map(problem, own.tile_n))
+            found.append(by_map if problem.out_through_tma else IntArgument("out_map", 0, 4))
         found += [
             PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),

@@ -18,16 +18,22 @@
 // Tail. Instead of a last, partial wave of tiles there may be narrow ones of TAIL_N columns (schedule.cuh), loaded and
 // stored through maps of their own and multiplied by narrower wgmmas.
 //
+// STAGGERED. With two row blocks a consumer stores one while it multiplies the other (Consumer::compute_staggered).
+//
 // Roles. Warpgroup 0 is the producer: one lane of its first warp issues every TMA load; the rest idle. Warpgroups
-// 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them.
+// 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them. The producer
+// alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read where a tile lies
+// from shared memory.
 //
 // Pipelines, one ring of STAGES slots, each a tile of a and a tile of b:
 //
-//   barrier  filled by              completes after                          read by
-//   full     TMA (async proxy)      1 arrival (own producer, expect_tx) and  every warp that multiplies the slot: of
-//                                   STAGE_BYTES bytes (a half: A_HALF less)  all consumers; PINGPONG: of the tile's
-//   empty    consumers' wgmmas      one arrival of each of those warps, of   the producer of the CTA
-//            have read the slot     each CTA of the cluster
+//   barrier  filled by                completes after                          read by
+//   full     TMA (async proxy); with  1 arrival (own producer, expect_tx) and  every warp that multiplies the slot: of
+//            a tile's first slot the  STAGE_BYTES bytes; of a narrow tile      all consumers; PINGPONG: of the tile's
+//            producer: tile[slot]     NARROW_BYTES
+//   empty    consumers' wgmmas have   one arrival of each of those warps, of   the producer of the CTA
+//            read the slot, and all   each CTA of the cluster
+//            lanes tile[slot]
 //
 // Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2)
 // the same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the
@@ -37,18 +43,19 @@
 // arrival on its barriers has been made: all threads end with a cluster barrier.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
-// Accumulators are never cleared: the first k16 step of a tile has scale-d = 0 (clearing them by ordinary moves made
-// ptxas serialise some variants, C7515).
+// Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only writes
+// them. So no accumulator lives from tile to tile: where ptxas had to believe that one might, it serialised wgmmas for
+// want of registers (C7511; of 86 kernels with narrow tails 50, and none since).
 //
 // Shared memory, in this order: a[STAGES], b[STAGES] (each a multiple of 1024 bytes, the period of the swizzle), store
-// slots (2048 bytes, STORE_SLOTS a consumer warp), full[STAGES], empty[STAGES] (8 bytes each).
+// slots (STORE_WARP_BYTES a consumer warp), full[STAGES], empty[STAGES], tile[STAGES] (8 bytes each).
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
-// Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (HALVES: an even
-// number), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases and pitches of a and
-// b multiples of 16 bytes; at most 2^30 tiles.
+// Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (STAGGERED: two, and
+// at least two slots along k), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases
+// and pitches of a and b multiples of 16 bytes; at most 2^30 tiles.
 
 #include "config.cuh"
 #include "epilogue.cuh"
@@ -113,8 +120,7 @@ struct Ring {
     }
 };
 
-// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side. With
-// HALVES the box is half a tile, so that a half needs no map of its own.
+// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side.
 DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, int32_t k, uint32_t barrier,
                    uint32_t cta_rank) {
     if constexpr (Config::CLUSTER_N > 1) {

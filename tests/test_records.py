@@ -278,7 +278,8 @@ CONFIGS = st.builds(
     stages=st.integers(2, 16),
     schedule=st.sampled_from(["linear", "grouped"]),
     pingpong=st.booleans(),
-    halves=st.booleans(),
+    tail_n=st.sampled_from([0, 64, 104]),
+    staggered=st.booleans(),
 )
 FLOATS = st.floats(0, 1e12, allow_nan=False)
 RECORDS = st.builds(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.backends.base import PointerArgument
 from tilewright.backends.cuda import CudaBackend
 from tilewright.config import Config
 from tilewright.errors import DriverError
@@ -60,9 +61,10 @@ class Machine:
         return Job(5, BINARY, launch, HOPPER.arguments(self.problem, Config(), launch))
 
     def _multiply(self, config: Any, kernel: int, parameters: int, extra: int) -> Any:
-        """What the kernel does, from its parameters alone: maps of a and b, then out's map or 0, then its pointer."""
-        pointers = (ctypes.c_uint64 * 4).from_address(parameters)
-        a_at, b_at, _, out_at = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
+        """What the kernel does, from its parameters alone: the maps of a and b come first, out's pointer somewhere."""
+        place = next(index for index, each in enumerate(self.job().arguments) if isinstance(each, PointerArgument))
+        pointers = (ctypes.c_uint64 * (place + 1)).from_address(parameters)
+        a_at, b_at, *_, out_at = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
         self.inputs.append((a_at, b_at, out_at))
         problem = self.problem
         rows_of_b = problem.n if problem.b_major == "k" else problem.k

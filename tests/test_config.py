@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import device
-from tilewright.config import Config
+from tilewright.config import Config, store_columns
 from tilewright.errors import ConfigError
 from tilewright.problem import packed
 
@@ -77,8 +77,14 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
         ({"pingpong": 1}, "pingpong = 1 is not True or False"),
         ({"pingpong": True, "consumers": 1}, "pingpong = True alternates between 2 consumers, not 1"),
         ({"pingpong": True, "tile_m": 256, "stages": 2}, "512 accumulators a thread"),
-        ({"halves": True}, "not a multiple of 256 (64 rows a consumer and half)"),
-        ({"halves": True, "tile_m": 256, "cluster_m": 2}, "halves = True is for single CTAs"),
+        ({"tail_n": 100}, "tail_n = 100 is not 0 or a multiple of 8 below tile_n = 256"),
+        ({"tail_n": 256}, "tail_n = 256 is not 0 or a multiple of 8 below tile_n = 256"),
+        ({"tail_n": -8}, "tail_n = -8"),
+        ({"tail_n": 64, "cluster_m": 2}, "tail_n = 64 is for single CTAs"),
+        ({"tail_n": 64, "tile_n": 192, "pingpong": True}, "whose consumers share their tiles"),
+        ({"staggered": True}, "have 2 row blocks; not 1"),
+        ({"staggered": True, "tile_n": 192, "pingpong": True}, "ping-pong already hides the stores"),
+        ({"square": -1}, "square = -1 is outside 0 .. 65536"),
         ({"schedule": 3}, "schedule = 3 is not a word"),
         ({"tile_m": 256, "tile_n": 216, "stages": 2}, "216 accumulators a thread and 28 registers of state"),
     ],
@@ -104,6 +110,64 @@ def test_an_n_contiguous_b_needs_whole_panels_of_64_columns() -> None:
     assert config.violations(PROBLEM, H200) == ()
     (reason,) = config.violations(packed(4096, 4096, 4096, b_major="n"), H200)
     assert "multiple of 64" in reason
+
+
+def test_a_tail_of_an_n_contiguous_b_is_whole_panels() -> None:
+    config = Config(tile_m=256, tile_n=192, stages=3, tail_n=72)
+    assert config.violations(PROBLEM, H200) == ()
+    (reason,) = config.violations(packed(4096, 4096, 4096, b_major="n"), H200)
+    assert reason == "tail_n = 72 of an n-contiguous b is not a multiple of 64"
+
+
+@pytest.mark.parametrize(
+    ("problem", "sentence"),
+    [
+        (packed(4096, 4096, 4096, out_dtype="fp32"), "keeps rounded 16-bit values, and out is fp32"),
+        (packed(4096, 4096, 64), "needs two k tiles or more; k = 64 is one"),
+    ],
+)
+def test_what_staggered_needs_of_the_problem_is_said(problem: Problem, sentence: str) -> None:
+    config = Config(tile_m=256, tile_n=128, staggered=True)
+    assert any(sentence in reason for reason in config.violations(problem, H200))
+
+
+@pytest.mark.parametrize(
+    ("tile_n", "out_dtype", "columns", "pieces"),
+    [
+        (256, None, 64, 4), (192, None, 64, 3), (200, None, 200, 1), (176, None, 88, 2), (160, None, 40, 4),
+        (120, None, 120, 1), (8, None, 8, 1), (256, "fp32", 32, 8), (200, "fp32", 100, 2), (24, "fp32", 12, 2),
+    ],
+)  # fmt: skip
+def test_a_store_slot_is_the_widest_box_whose_rows_meet_in_no_bank(
+    tile_n: int, out_dtype: str | None, columns: int, pieces: int
+) -> None:
+    problem = packed(64, 64, 64, out_dtype=out_dtype)
+    assert store_columns(problem, tile_n) == columns
+    assert tile_n == columns * pieces
+    row_bytes = columns * problem.out_dtype.size
+    assert row_bytes in (32, 64, 128) or row_bytes // 16 % 2 == 1
+    assert store_columns(packed(64, 61, 64, out_dtype=out_dtype), tile_n) == 128 // problem.out_dtype.size
+
+
+@pytest.mark.parametrize(
+    ("extents", "tail_n", "wide", "narrow", "waves"),
+    [
+        ((8192, 8192, 8192), 80, 1320, 112, (10, 1)),
+        ((4096, 4096, 4096), 120, 264, 128, (2, 1)),
+        ((4096, 4096, 4096), 0, 352, 0, (3, 0)),
+        ((4096, 4096, 4096), 112, 352, 0, (3, 0)),  # 144 narrow tiles are two rounds: no gain over one of wide ones
+        ((8448, 8448, 8192), 96, 1452, 0, (11, 0)),  # nothing is left of 11 full waves
+        ((256, 192, 64), 96, 1, 0, (1, 0)),  # less than a wave
+    ],
+)
+def test_waves_count_wide_tiles_and_the_narrow_ones_after_them(
+    extents: tuple[int, int, int], tail_n: int, wide: int, narrow: int, waves: tuple[int, int]
+) -> None:
+    config, problem = Config(tile_m=256, tile_n=192, stages=3, tail_n=tail_n), packed(*extents)
+    grid = min(132, wide)
+    assert config.wide_tiles(problem, grid) == wide
+    assert config.narrow_tiles(problem, wide) == narrow
+    assert config.waves(problem, grid) == waves
 
 
 @pytest.mark.parametrize("name", ["a100", "rtx3090", "rtx4090"])

@@ -128,10 +128,6 @@ class Config:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
 
-    def store_pieces(self, problem: Problem) -> int:
-        """Store slots that hold the whole width of a tile."""
-        return -(-self.tile_n // store_columns(problem, self.tile_n))
-
     def store_warp_bytes(self, problem: Problem) -> int:
         """Bytes of one consumer warp's store slots, up to the period of the swizzles that they are written in."""
         slot = STORE_ROWS * store_columns(problem, self.tile_n) * problem.out_dtype.size

@@ -37,8 +37,9 @@ def test_a_group_has_large_ragged_and_odd_products_stored_in_both_ways(group: st
     assert {problem.b_major for problem in problems} == {"k", "n"}
 
 
-def test_forms_are_halves_pingpong_and_both_clusters() -> None:
-    assert FORMS["halves"].halves
+def test_forms_are_staggered_tail_pingpong_and_both_clusters() -> None:
+    assert FORMS["staggered"].staggered
+    assert FORMS["tail"].tail_n == 120
     assert FORMS["pingpong"].pingpong
     assert (FORMS["cluster-2x1"].cluster_m, FORMS["cluster-2x1"].cluster_n) == (2, 1)
     assert (FORMS["cluster-1x2"].cluster_m, FORMS["cluster-1x2"].cluster_n) == (1, 2)
@@ -46,7 +47,7 @@ def test_forms_are_halves_pingpong_and_both_clusters() -> None:
 
 def test_every_kernel_can_be_built_elsewhere_and_a_plan_uses_that_very_unit() -> None:
     wanted = {source.digest("") for source in repeats.sources(H200)}
-    for group in ("model", "halves", "ladder"):
+    for group in ("model", "tail", "ladder"):
         each = repeats.groups()[group][0]
         plan = each.plan(H200, lambda: pytest.fail("no backend is needed"))
         source = repeats.render(plan.family, plan.problem, plan.config, H200)
@@ -54,10 +55,10 @@ def test_every_kernel_can_be_built_elsewhere_and_a_plan_uses_that_very_unit() ->
 
 
 def test_the_table_has_a_line_a_config_with_how_many_runs_differed() -> None:
-    rows = [each.described() | {"status": "ok", "repeats": 100} for each in repeats.groups()["halves"]]
+    rows = [each.described() | {"status": "ok", "repeats": 100} for each in repeats.groups()["tail"]]
     rows = [row | {"differing": 3 if row["m"] == 4097 else 0} for row in [*rows, rows[0] | {"config": "other"}]]
     lines = report.repeats_table([*rows, {"kind": "repeats", "status": "skipped", "config": "x"}]).splitlines()
-    assert lines[2].startswith(f"| {FORMS['halves']} | 8 | 800 | 6 | 8192 x 8192 x 8192, 8191 x 8184 x 8190, ")
+    assert lines[2].startswith(f"| {FORMS['tail']} | 8 | 800 | 6 | 8192 x 8192 x 8192, 8191 x 8184 x 8190, ")
     assert lines[3] == "| other | 1 | 100 | 0 | 8192 x 8192 x 8192 |"
     assert "bit for bit" in lines[5]
 

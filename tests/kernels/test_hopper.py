@@ -14,7 +14,7 @@ from tilewright.backends.base import IntArgument, Launch, MapArgument
 from tilewright.config import Config
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Binary
-from tilewright.kernels.hopper import HOPPER, store_columns
+from tilewright.kernels.hopper import HOPPER, group_rows
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
 
@@ -60,16 +60,16 @@ SPILLED: dict[str, tuple[Problem, Config]] = {
     ),
     "224 of one consumer, fp32": (
         packed(1000, 1000, 1000, out_dtype="fp32"),
-        Config(tile_m=256, tile_n=112, stages=2, consumers=1, halves=True),
+        Config(tile_m=256, tile_n=112, stages=2, consumers=1),
     ),
     "15 slots of 8 columns": (packed(1000, 999, 64), Config(tile_n=120, stages=3, pingpong=True, store_slots=1)),
     "19 slots of one consumer": (packed(1000, 999, 64), Config(tile_n=152, stages=6, consumers=1, store_slots=1)),
-    "17 slots, halves": (packed(1000, 999, 64), Config(tile_n=136, stages=3, consumers=1, halves=True)),
-    "11 slots, both": (packed(1000, 999, 64), Config(tile_n=88, stages=4, pingpong=True, halves=True)),
+    "17 slots": (packed(1000, 999, 64), Config(tile_n=136, stages=3, consumers=1)),
+    "11 slots": (packed(1000, 999, 64), Config(tile_n=88, stages=4, pingpong=True)),
     "9 slots of 16 columns, cluster": (packed(1000, 999, 64), Config(tile_m=256, tile_n=144, stages=3, cluster_m=2)),
     "21 slots side by side": (packed(1000, 999, 64), Config(tile_m=256, tile_n=168, stages=2, cluster_n=2)),
     "31 slots": (packed(1000, 999, 64), Config(tile_m=64, tile_n=248, stages=3, pingpong=True)),
-    "200 accumulators": (packed(1000, 999, 64), Config(tile_m=256, tile_n=200, stages=2, halves=True)),
+    "200 accumulators": (packed(1000, 999, 64), Config(tile_m=256, tile_n=200, stages=2)),
     "192 in a cluster": (packed(1000, 999, 64), Config(tile_n=192, stages=2, pingpong=True, cluster_n=2)),
     "224 of one consumer": (packed(1000, 999, 64), Config(tile_m=256, tile_n=112, stages=2, consumers=1)),
 }
@@ -102,7 +102,8 @@ def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple
             cluster_n=cluster_n,
             store_slots=rng.randint(1, 8),
             pingpong=rng.random() < 0.5,
-            halves=rng.random() < 0.4,
+            tail_n=8 * rng.randint(1, 31) if rng.random() < 0.4 else 0,
+            staggered=rng.random() < 0.5,
             k_back_and_forth=rng.random() < 0.5,
         )
         dtype = rng.choice(["bf16", "fp16"])
@@ -176,7 +177,9 @@ def test_every_tensor_map_is_one_that_the_driver_takes(problem: Problem, config:
         for a in HOPPER.arguments(problem, config, HOPPER.launch(problem, config, H200))
         if isinstance(a, MapArgument)
     ]
-    assert len(maps) == (3 if problem.out_through_tma else 2)
+    assert len(maps) == (3 if problem.out_through_tma else 2) + (
+        0 if not config.tail_n else 2 if problem.out_through_tma else 1
+    )
     for tensor_map in maps:
         assert tensor_map.violations() == ()
 
@@ -185,16 +188,23 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
     entry = re.search(r"hopper_gemm\((.*?)\)\s*\{", render(HOPPER, packed(64, 64, 64), Config(), H200).text, re.DOTALL)
     assert entry is not None
     names = [parameter.split()[-1] for parameter in entry[1].split(",")]
-    assert names == ["a_map", "b_map", "out_map", "out_base", "out_pitch", "m", "n", "k", "group_m", "num_whole"]
+    assert names == [
+        "a_map", "b_map", "b_tail_map", "out_map", "out_tail_map", "out_base", "out_pitch", "m", "n", "k", "group_m",
+        "square_m", "square_n", "num_wide",
+    ]  # fmt: skip
     arguments = HOPPER.arguments(packed(64, 72, 80), Config(), ONE_CTA)
     values = {a.name: (a.value, a.size_bytes) for a in arguments if isinstance(a, IntArgument)}
     assert values == {
+        "b_tail_map": (0, 4),
+        "out_tail_map": (0, 4),
         "out_pitch": (72, 8),
         "m": (64, 4),
         "n": (72, 4),
         "k": (80, 4),
         "group_m": (1, 4),
-        "num_whole": (1, 4),
+        "square_m": (1, 4),
+        "square_n": (1, 4),
+        "num_wide": (1, 4),
     }
     assert len(arguments) == len(names)
 
@@ -219,29 +229,74 @@ def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
 
 
 def test_the_order_s_group_never_exceeds_the_rows() -> None:
-    *_, group, _ = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16), ONE_CTA)
-    assert group == IntArgument("group_m", 1, 4)
+    arguments = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16), ONE_CTA)
+    assert IntArgument("group_m", 1, 4) in arguments
+
+
+def test_squares_never_exceed_the_group_or_the_columns() -> None:
+    arguments = HOPPER.arguments(packed(1024, 512, 64), Config(group_m=3, square=4), ONE_CTA)
+    assert {IntArgument("square_m", 3, 4), IntArgument("square_n", 2, 4)} <= set(arguments)
+
+
+def test_without_squares_a_group_is_walked_down_its_columns() -> None:
+    arguments = HOPPER.arguments(packed(1024, 4096, 64), Config(group_m=3), ONE_CTA)
+    assert {IntArgument("square_m", 3, 4), IntArgument("square_n", 16, 4)} <= set(arguments)
+
+
+def test_a_narrow_tail_takes_the_place_of_the_last_wave() -> None:
+    """4096^3 with 256x192: 352 tiles are 2 waves and a half; 264 wide ones leave 8 x 7 + 8 x 9 of 120 columns."""
+    problem, config = packed(4096, 4096, 4096), Config(tile_m=256, tile_n=192, stages=3, tail_n=120)
+    launch = HOPPER.launch(problem, config, H200)
+    assert HOPPER.arguments(problem, config, launch)[-1] == IntArgument("num_wide", 264, 4)
+    assert config.waves(problem, launch.grid) == (2, 1)
+
+
+def test_the_space_offers_the_tail_that_takes_the_least_time() -> None:
+    tails = {config.tile_n: config.tail_n for config in HOPPER.space(packed(4096, 4096, 4096), H200) if config.tail_n}
+    assert tails == {200: 104, 192: 120, 128: 120}
+
+
+def test_an_n_contiguous_b_is_offered_tails_of_whole_panels() -> None:
+    tails = [config.tail_n for config in HOPPER.space(packed(4096, 4096, 4096, b_major="n"), H200) if config.tail_n]
+    assert tails
+    assert all(tail_n % 64 == 0 for tail_n in tails)
+
+
+def test_an_fp32_out_is_offered_no_staggered_tile() -> None:
+    assert not any(config.staggered for config in HOPPER.space(packed(4096, 4096, 4096, out_dtype="fp32"), H200))
+
+
+def test_one_k_tile_is_offered_no_staggered_tile() -> None:
+    assert not any(config.staggered for config in HOPPER.space(packed(4096, 4096, 64), H200))
+
+
+@pytest.mark.parametrize("tile_n", [192, 200, 128])
+def test_every_tail_that_the_space_may_offer_compiles_clean(tile_n: int) -> None:
+    base = next(c for c in HOPPER.space(packed(4096, 4096, 4096), H200) if c.tile_n == tile_n and c.staggered)
+    for tail_n in range(64 + 8 * (tile_n // 64), tile_n, 40):  # a few here, all of them below
+        compiled(packed(4096, 4096, 4096), base.replace(tail_n=tail_n))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile_n", [192, 200, 128])
+def test_every_tail_compiles_clean(tile_n: int) -> None:
+    """Of 86 such kernels 50 had their wgmmas serialised (C7511) while accumulators seemed to live on between tiles."""
+    for problem in (
+        packed(4096, 4096, 4096),
+        packed(4096, 4096, 4096, dtype="fp16"),
+        packed(4096, 4096, 4096, b_major="n"),
+    ):
+        for base in HOPPER.space(problem, H200):
+            if base.tile_n != tile_n or base.tile_m != 256 or base.tail_n:
+                continue
+            for tail_n in range(64, tile_n, 8):
+                config = base.replace(tail_n=tail_n)
+                if not config.violations(problem, H200):
+                    compiled(problem, config)
 
 
 @pytest.mark.parametrize(
-    ("tile_n", "out_dtype", "columns"),
-    [(256, None, 64), (256, "fp32", 32), (176, None, 16), (8, None, 8), (24, "fp32", 8)],
+    ("rows", "tile_n", "height"), [(32, 200, 8), (64, 200, 8), (33, 192, 11), (16, 192, 8), (5, 192, 5), (1, 192, 1)]
 )
-def test_a_store_slot_is_as_wide_as_128_bytes_and_divides_the_tile(tile_n: int, out_dtype: str, columns: int) -> None:
-    assert store_columns(packed(64, 64, 64, out_dtype=out_dtype), Config(tile_n=tile_n)) == columns
-    assert store_columns(packed(64, 61, 64, out_dtype=out_dtype), Config(tile_n=tile_n)) == (32 if out_dtype else 64)
-
-
-def test_a_small_last_wave_is_walked_as_halves() -> None:
-    """1376 tiles on 132 CTAs: 10 full waves, and 112 halves of the other 56."""
-    problem = packed(8192, 8192, 8192)
-    config = Config(tile_m=256, tile_n=192, stages=3, halves=True)
-    launch = HOPPER.launch(problem, config, H200)
-    assert HOPPER.arguments(problem, config, launch)[-1] == IntArgument("num_whole", 1320, 4)
-    assert config.waves(1376, launch.grid) == 10.5
-
-
-def test_a_large_last_wave_is_left_whole() -> None:
-    config = Config(tile_m=256, tile_n=192, stages=3, halves=True)
-    assert config.whole_tiles(132 + 67, 132) == 132 + 67
-    assert config.waves(132 + 67, 132) == 2
+def test_groups_are_alike_where_they_can_be(rows: int, tile_n: int, height: int) -> None:
+    assert group_rows(rows, 256, tile_n, 132) == height

@@ -33,7 +33,7 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     [
         {"tile_m": 256, "tile_n": 192, "stages": 3}, {"tile_n": 192}, {"stages": 3}, {"consumers": 1, "tile_m": 64},
         {"cluster_m": 2}, {"cluster_n": 2}, {"store_slots": 1},
-        {"pingpong": True}, {"halves": True}, {"k_back_and_forth": True},
+        {"pingpong": True}, {"tail_n": 64}, {"staggered": True, "tile_m": 256, "tile_n": 128}, {"k_back_and_forth": True},
     ],
 )  # fmt: skip
 def test_every_compile_time_field_changes_the_digest(change: dict[str, object]) -> None:
@@ -63,7 +63,7 @@ def test_sizes_are_run_time_values_so_one_kernel_serves_them_all() -> None:
 
 
 def test_the_order_of_tiles_is_a_run_time_value() -> None:
-    orders = (Config(group_m=1), Config(group_m=16), Config(schedule="linear"))
+    orders = (Config(group_m=1), Config(group_m=16), Config(square=4), Config(schedule="linear"))
     digests = {render(HOPPER, PROBLEM, config, H200).digest("nvrtc") for config in orders}
     assert len(digests) == 1
 
@@ -80,7 +80,15 @@ def test_the_checked_in_headers_are_the_rendered_defaults() -> None:
 
 def test_the_wgmma_wrapper_names_each_accumulator_once() -> None:
     text = wgmma_header(192, PROBLEM.dtype, b_k_major=False)
-    wrapper = text.split("DEVICE void keep_below", 1)[0]
-    assert [wrapper.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 96
-    assert "m64n192k16.f32.bf16.bf16" in wrapper
-    assert "}, %96, %97, scale_d, 1, 1, 0, 1;" in wrapper
+    wrappers = text.split("DEVICE void keep_below", 1)[0]
+    assert [wrappers.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 96  # adds
+    assert [wrappers.count(f'"=f"(rC[{i}])') for i in range(96)] == [1] * 96  # adds to nothing, and reads nothing
+    assert wrappers.count("m64n192k16.f32.bf16.bf16") == 2
+    assert wrappers.count("}, %96, %97, scale_d, 1, 1, 0, 1;") == 2
+
+
+def test_a_narrow_wgmma_takes_the_first_accumulators_of_the_wide_one() -> None:
+    text = wgmma_header(192, PROBLEM.dtype, b_k_major=True, tail_n=120)
+    narrow = text.split("void wgmma_mma_async<120>", 1)[1].split("}  // namespace", 1)[0]
+    assert "float (&rC)[96]" in narrow
+    assert [narrow.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 60 + [0] * 36

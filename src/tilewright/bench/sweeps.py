@@ -32,16 +32,17 @@ CUBLAS = "cublas"  # the variant that every sweep is timed beside
 Counters = Literal["traffic", "banks"]
 
 # The tiles whose order is swept: the one that the model takes at 8192^3, and the ladder's.
-_TALL = Config(tile_m=256, tile_n=192, stages=3, group_m=11, halves=True, k_back_and_forth=True)
+_TALL = Config(tile_m=256, tile_n=200, stages=3, group_m=8, store_slots=1, staggered=True, k_back_and_forth=True)
 _WIDE = Config(tile_m=128, tile_n=256, stages=4, group_m=16, k_back_and_forth=True)
 _GROUPS = (4, 8, 11, 12, 16, 32)
 # A group as high as a divisor of the 132 tiles in flight is walked patch after patch, column by column in each.
-_PATCHES = {("128x256", 12): ", patches of 12 x 11", ("256x192", 11): ", patches of 11 x 12"}
+_PATCHES = {("128x256", 12): ", patches of 12 x 11", ("256x200", 11): ", patches of 11 x 12"}
 
 # Beside the production space: the widest tile that compiles clean with 256 rows, and the next step below 192 columns.
 _MORE_TILES = (
-    Config(tile_m=256, tile_n=208, stages=3, halves=True, k_back_and_forth=True),
-    Config(tile_m=256, tile_n=160, stages=4, store_slots=1, halves=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=208, stages=3, staggered=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=160, stages=4, store_slots=1, staggered=True, k_back_and_forth=True),
+    Config(tile_m=256, tile_n=192, stages=3, store_slots=3, k_back_and_forth=True),
 )
 _NARROWEST = 128  # columns of the production tiles that are swept: narrower ones are for other shapes
 
@@ -226,7 +227,8 @@ def _tiles(device: Device) -> Iterator[Variant]:
         rows = config.tiles(PROBLEM)[0]
         found.append(config.replace(group_m=group_rows(rows, config.tile_m, config.tile_n, device.num_sms)))
     for config in sorted(found, key=lambda each: -each.tile_m * each.tile_n):
-        words = (" ping-pong" if config.pingpong else "") + (" halves" if config.halves else "")
+        words = (" ping-pong" if config.pingpong else "") + (" staggered" if config.staggered else "")
+        words += f", narrow tail of {config.tail_n}" if config.tail_n else ""
         yield _production(f"{config.tile_m}x{config.tile_n}{words}", config)
 
 

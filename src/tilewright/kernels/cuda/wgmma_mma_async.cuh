@@ -5,9 +5,16 @@
 
 namespace ptx {
 
+// The one of width N, 256; the first if none is named.
+template <int N = 256>
+DEVICE void wgmma_mma_async(float (&rC)[128], uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate);
+template <int N = 256>
+DEVICE void wgmma_mma_async_first(float (&rC)[128], uint64_t a_descriptor, uint64_t b_descriptor);
+
 // PTX ISA, wgmma.mma_async: a warpgroup. rC (64, 256) = a (64, 16) x b (16, 256), plus rC where `accumulate`.
 // Reads shared memory through the async proxy; rC may not be touched before a wait_group covers it.
-DEVICE void wgmma_mma_async(float (&rC)[128], uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate) {
+template <>
+DEVICE void wgmma_mma_async<256>(float (&rC)[128], uint64_t a_descriptor, uint64_t b_descriptor, bool accumulate) {
     asm volatile(
         "{\n"
         ".reg .pred scale_d;\n"
@@ -48,6 +55,52 @@ DEVICE void wgmma_mma_async(float (&rC)[128], uint64_t a_descriptor, uint64_t b_
           "+f"(rC[112]), "+f"(rC[113]), "+f"(rC[114]), "+f"(rC[115]), "+f"(rC[116]), "+f"(rC[117]), "+f"(rC[118]), "+f"(rC[119]),
           "+f"(rC[120]), "+f"(rC[121]), "+f"(rC[122]), "+f"(rC[123]), "+f"(rC[124]), "+f"(rC[125]), "+f"(rC[126]), "+f"(rC[127])
         : "l"(a_descriptor), "l"(b_descriptor), "r"(static_cast<uint32_t>(accumulate))
+        : "memory");
+}
+
+// The same with nothing to add to: what rC held before is not read.
+template <>
+DEVICE void wgmma_mma_async_first<256>(float (&rC)[128], uint64_t a_descriptor, uint64_t b_descriptor) {
+    asm volatile(
+        "{\n"
+        ".reg .pred scale_d;\n"
+        "setp.ne.b32 scale_d, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, "
+        "%8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, "
+        "%56, %57, %58, %59, %60, %61, %62, %63, "
+        "%64, %65, %66, %67, %68, %69, %70, %71, "
+        "%72, %73, %74, %75, %76, %77, %78, %79, "
+        "%80, %81, %82, %83, %84, %85, %86, %87, "
+        "%88, %89, %90, %91, %92, %93, %94, %95, "
+        "%96, %97, %98, %99, %100, %101, %102, %103, "
+        "%104, %105, %106, %107, %108, %109, %110, %111, "
+        "%112, %113, %114, %115, %116, %117, %118, %119, "
+        "%120, %121, %122, %123, %124, %125, %126, %127"
+        "}, %128, %129, scale_d, 1, 1, 0, 0;\n"
+        "}\n"
+        : "=f"(rC[0]), "=f"(rC[1]), "=f"(rC[2]), "=f"(rC[3]), "=f"(rC[4]), "=f"(rC[5]), "=f"(rC[6]), "=f"(rC[7]),
+          "=f"(rC[8]), "=f"(rC[9]), "=f"(rC[10]), "=f"(rC[11]), "=f"(rC[12]), "=f"(rC[13]), "=f"(rC[14]), "=f"(rC[15]),
+          "=f"(rC[16]), "=f"(rC[17]), "=f"(rC[18]), "=f"(rC[19]), "=f"(rC[20]), "=f"(rC[21]), "=f"(rC[22]), "=f"(rC[23]),
+          "=f"(rC[24]), "=f"(rC[25]), "=f"(rC[26]), "=f"(rC[27]), "=f"(rC[28]), "=f"(rC[29]), "=f"(rC[30]), "=f"(rC[31]),
+          "=f"(rC[32]), "=f"(rC[33]), "=f"(rC[34]), "=f"(rC[35]), "=f"(rC[36]), "=f"(rC[37]), "=f"(rC[38]), "=f"(rC[39]),
+          "=f"(rC[40]), "=f"(rC[41]), "=f"(rC[42]), "=f"(rC[43]), "=f"(rC[44]), "=f"(rC[45]), "=f"(rC[46]), "=f"(rC[47]),
+          "=f"(rC[48]), "=f"(rC[49]), "=f"(rC[50]), "=f"(rC[51]), "=f"(rC[52]), "=f"(rC[53]), "=f"(rC[54]), "=f"(rC[55]),
+          "=f"(rC[56]), "=f"(rC[57]), "=f"(rC[58]), "=f"(rC[59]), "=f"(rC[60]), "=f"(rC[61]), "=f"(rC[62]), "=f"(rC[63]),
+          "=f"(rC[64]), "=f"(rC[65]), "=f"(rC[66]), "=f"(rC[67]), "=f"(rC[68]), "=f"(rC[69]), "=f"(rC[70]), "=f"(rC[71]),
+          "=f"(rC[72]), "=f"(rC[73]), "=f"(rC[74]), "=f"(rC[75]), "=f"(rC[76]), "=f"(rC[77]), "=f"(rC[78]), "=f"(rC[79]),
+          "=f"(rC[80]), "=f"(rC[81]), "=f"(rC[82]), "=f"(rC[83]), "=f"(rC[84]), "=f"(rC[85]), "=f"(rC[86]), "=f"(rC[87]),
+          "=f"(rC[88]), "=f"(rC[89]), "=f"(rC[90]), "=f"(rC[91]), "=f"(rC[92]), "=f"(rC[93]), "=f"(rC[94]), "=f"(rC[95]),
+          "=f"(rC[96]), "=f"(rC[97]), "=f"(rC[98]), "=f"(rC[99]), "=f"(rC[100]), "=f"(rC[101]), "=f"(rC[102]), "=f"(rC[103]),
+          "=f"(rC[104]), "=f"(rC[105]), "=f"(rC[106]), "=f"(rC[107]), "=f"(rC[108]), "=f"(rC[109]), "=f"(rC[110]), "=f"(rC[111]),
+          "=f"(rC[112]), "=f"(rC[113]), "=f"(rC[114]), "=f"(rC[115]), "=f"(rC[116]), "=f"(rC[117]), "=f"(rC[118]), "=f"(rC[119]),
+          "=f"(rC[120]), "=f"(rC[121]), "=f"(rC[122]), "=f"(rC[123]), "=f"(rC[124]), "=f"(rC[125]), "=f"(rC[126]), "=f"(rC[127])
+        : "l"(a_descriptor), "l"(b_descriptor)
         : "memory");
 }
 

@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/h200.py --build DIR              on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
     python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
+    python benchmarks/h200.py --time --tuned --modes interleaved,steady --into OUT
 
 Each part runs in a child process with a time limit, so that a kernel that hangs or faults costs its own part only. A
 child appends one JSON line a result at once; what it had written when it was stopped counts, and the case that it was
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import repeats, sanitizers, suite
+from tilewright.bench import repeats, report, sanitizers, suite
 from tilewright.bench.cases import Case, cases, small_cases
 from tilewright.bench.children import rows_of, run_limited
 from tilewright.bench.ladder import RungPlan, rungs_of
@@ -34,6 +35,7 @@ from tilewright.problem import Problem, packed
 Row = dict[str, Any]
 
 PARTS = ("check", "repeats", "time", "host", "sanitize")
+OWN_CONFIG = ("tilewright", "cublaslt")  # candidates whose config is not in their name
 TIME_SHAPES = "4096x4096x4096,8192x8192x8192"
 
 
@@ -61,16 +63,7 @@ def named(options: argparse.Namespace, default: str) -> str:
 
 def shapes_of(text: str) -> list[suite.Shape]:
     """Groups of the suite, or MxNxK, joined by commas; "all" is the whole suite."""
-    found: list[suite.Shape] = []
-    for word in text.split(","):
-        if word == "all":
-            found += suite.shapes()
-        elif word in suite.GROUPS:
-            found += suite.GROUPS[word]
-        else:
-            m, n, k = map(int, word.split("x"))
-            found.append((m, n, k))
-    return found
+    return [entry.shape for entry in suite.entries(text)]
 
 
 # -- parts that run in a child ----------------------------------------------------------------------------------------
@@ -143,14 +136,27 @@ def time_child(options: argparse.Namespace, log: Log) -> None:
     from tilewright.bench.compare import compare
 
     chosen = configs_of(options.configs, preset("h200")) if options.configs not in (None, "all") else []
+    search = search_of(options)
     for m, n, k in shapes_of(options.shapes):
         problem = packed(m, n, k, dtype=options.dtype, b_major=options.b_major)
         log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "begun"})
         try:
-            for row in compare(problem, modes=options.modes.split(","), configs=[None, *chosen], rounds=options.rounds):
+            modes = options.modes.split(",")
+            rows = compare(problem, modes=modes, configs=[None, *chosen], rounds=options.rounds, tuned=search)
+            for row in rows:
                 log.add({"kind": "time", "status": "ok"} | row)
         except TilewrightError as error:
             log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "error", "why": str(error)})
+
+
+def search_of(options: argparse.Namespace) -> Any:
+    """How the best of cuBLASLt's algorithms is looked for; False: not at all."""
+    if not options.tuned:
+        return False
+    from tilewright.bench.tuned import Search, saved_of  # torch
+
+    files = [] if options.tuned_from is None else [options.tuned_from]
+    return Search(seconds=options.tune_s, saved=saved_of(report.read_rows(files)))
 
 
 def host_child(log: Log) -> None:
@@ -211,6 +217,8 @@ def single_part(part: str, options: argparse.Namespace) -> list[Row]:
     words += ["--b-major", options.b_major]
     words += [] if options.configs is None else ["--configs", options.configs]
     words += [] if options.rounds is None else ["--rounds", str(options.rounds)]
+    words += ["--tuned", "--tune-s", str(options.tune_s)] if options.tuned else []
+    words += [] if options.tuned_from is None else ["--tuned-from", str(options.tuned_from)]
     rows, status, output = run_child(words, options.limit_s)
     if status != "ok":
         rows.append({"kind": "child", "status": status, "why": output[-2000:]})
@@ -251,7 +259,7 @@ def as_words(config: Config) -> str:
 
 def build_part(options: argparse.Namespace) -> int:
     """Every cubin that the named parts load, or with none named all parts, into the folder; returns how many."""
-    from tilewright import model
+    from tilewright.choice import choose
     from tilewright.jit.build import build_into
     from tilewright.kernels.catalog import family
     from tilewright.kernels.render import render
@@ -265,7 +273,7 @@ def build_part(options: argparse.Namespace) -> int:
             wanted.setdefault(source.digest("any"), source)
 
     parts = {part for part in PARTS if getattr(options, part)} or set(PARTS)
-    want(packed(4096, 4096, 4096), model.best(packed(4096, 4096, 4096), device).config)  # the facts' own
+    want(packed(4096, 4096, 4096), choose(packed(4096, 4096, 4096), device).config)  # the facts' own
     if "check" in parts:
         for config in {*configs_of(named(options, "all"), device), Config()}:
             for case in (*cases(config), *small_cases(config)):
@@ -274,7 +282,7 @@ def build_part(options: argparse.Namespace) -> int:
         for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
             for major in ("k", "n"):
                 problem = packed(*shape, dtype=options.dtype, b_major=major)
-                want(problem, model.best(problem, device).config)
+                want(problem, choose(problem, device).config)
     for source in repeats.sources(device) if "repeats" in parts else ():
         wanted.setdefault(source.digest("any"), source)
     for source in sanitizers.sources(device) if "sanitize" in parts else ():
@@ -311,11 +319,14 @@ def lines_of(part: str, rows: Sequence[Row]) -> list[str]:
             )
             power = "" if row["watts"] is None else f"{row['watts']:.0f} W {row['clock_mhz'] or 0:.0f} MHz"
             size = f"{row['m']}x{row['n']}x{row['k']}"
-            name = f"{row['candidate']} {row['config'] or ''}" if row["candidate"] == "tilewright" else row["candidate"]
+            name = f"{row['candidate']} {row['config'] or ''}" if row["candidate"] in OWN_CONFIG else row["candidate"]
+            if tuned := row.get("tuned"):
+                name += f", best of {tuned['tried']} of {tuned['offered']} in {tuned['seconds']:.0f} s"
+            over_tuned = f"{row['ratio_tuned']:.3f} of tuned " if "ratio_tuned" in row else ""
             graph = "" if row["captured"] else " (not captured)"
             lines.append(
                 f"{size:18s} {row['mode']:11s} {row['median_us']:9.1f} us {row['rate_tflops']:6.0f} TFLOPS "
-                f"{ratio:22s} {power:14s} {name}{graph}"
+                f"{ratio:22s} {over_tuned}{power:14s} {name}{graph}"
             )
     elif part == "host":
         lines += [
@@ -381,6 +392,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--rounds", type=int, help="rounds of each timing (default: the mode's own)")
     options.add_argument("--dtype", default="bf16")
     options.add_argument("--b-major", default="k", choices=("k", "n"))
+    options.add_argument("--tuned", action="store_true", help="time the best of cuBLASLt's own algorithms too")
+    options.add_argument("--tune-s", type=float, default=20.0, help="seconds that looking for it takes a shape")
+    options.add_argument("--tuned-from", type=Path, metavar="TIME.JSON", help="race the finalists of these rows only")
     options.add_argument("--jobs", type=int, default=4, help="checking children at a time")
     options.add_argument("--limit-s", type=float, default=150.0, help="time limit of one child")
     options.add_argument("--group", choices=repeats.groups(), help=argparse.SUPPRESS)

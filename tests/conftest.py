@@ -19,6 +19,13 @@ def _own_kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TILEWRIGHT_CACHE_DIR"] = str(run / "kernels")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_records(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The model chooses unless a test turns records on; the user's file is never read or written."""
+    os.environ["TILEWRIGHT_USE_RECORDS"] = "0"
+    os.environ["TILEWRIGHT_RECORDS"] = str(tmp_path_factory.getbasetemp() / "records.jsonl")
+
+
 @cache
 def _why_no_gpu() -> str:
     """The reason why GPU tests cannot run here; empty when they can."""

@@ -21,8 +21,10 @@ ERRORS: tuple[TilewrightError, ...] = (
     errors.ConfigError("128x256", ["one", "two"]),
     errors.CompileError("unit", "reason", "log", "command"),
     errors.DriverError("cuInit", "CUDA_ERROR", "explanation", "0"),
+    errors.LibraryError("cublasLtMatmul", "CUBLAS_STATUS", "explanation", "(1, 2, 3)"),
     errors.EmulationError("finding", rule="race", line=3, source="file.cu:9"),
     errors.CacheError("/folder", "reason", "works"),
+    errors.TuningError("4096x4096x4096", ["one", "two"]),
 )
 WAYS: dict[str, Callable[[TilewrightError], TilewrightError]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),

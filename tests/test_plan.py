@@ -67,7 +67,8 @@ def test_a_problem_is_planned_without_a_driver_and_compiled_when_the_binary_is_a
 def test_the_plan_takes_the_models_choice(unplugged):
     problem, h200 = packed(512, 768, 1024), device.preset("h200")
     choice, plan = model.best(problem, h200), unplugged.plan(problem, device=h200)
-    assert (plan.family, plan.config, plan.why, plan.device) == (choice.family, choice.config, choice.why, h200)
+    assert (plan.family, plan.config, plan.record, plan.device) == (choice.family, choice.config, None, h200)
+    assert plan.why == f"untuned: the model's choice: {choice.why}"
     assert plan.launch == choice.family.launch(problem, choice.config, h200)
     assert plan.arguments == choice.family.arguments(problem, choice.config, plan.launch)
     assert plan.prediction == choice.prediction

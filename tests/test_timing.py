@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
 import pytest
 
-from tilewright.backends.nvml import Reading
+from simulated_machine import SimulatedMachine
 from tilewright.timing import (
     Candidate,
+    Column,
     burst,
     host_cost_us,
     interleaved,
@@ -19,62 +19,6 @@ from tilewright.timing import (
     single,
     steady,
 )
-
-
-class SimulatedMachine:
-    """Work takes what each candidate says, times the heat of the moment; every step is logged."""
-
-    def __init__(self, *, captures: bool = True) -> None:
-        self.now_us = 0.0
-        self.heat = 1.0
-        self.captures = captures
-        self.log: list[str] = []
-        self._capturing: list[tuple[str, float]] | None = None
-
-    def work(self, name: str, us: float) -> Callable[[int], None]:
-        def launch(index: int) -> None:
-            if self._capturing is not None:
-                self._capturing.append((name, us))
-            else:
-                self.now_us += us * self.heat
-                self.log.append(f"{name} {index}")
-
-        return launch
-
-    def record(self) -> float:
-        return self.now_us
-
-    def wait(self, event: float) -> None:
-        pass
-
-    def elapsed_us(self, start: float, stop: float) -> float:
-        return stop - start
-
-    def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], bool]:
-        if not self.captures:
-            return enqueue, False
-        self._capturing = []
-        enqueue()
-        captured, self._capturing = self._capturing, None
-
-        def replay() -> None:
-            self.log.append(f"graph {captured[0][0]} {len(captured)}")
-            self.now_us += sum(us for _, us in captured) * self.heat
-
-        return replay, True
-
-    def flush_l2(self) -> None:
-        self.log.append("flush")
-        self.now_us += 70
-
-    def idle(self, seconds: float) -> None:
-        self.log.append(f"idle {seconds}")
-
-    def now_s(self) -> float:
-        return self.now_us * 1e-6
-
-    def reading(self, start_s: float, stop_s: float) -> Reading:
-        return Reading(watts=700.0 if stop_s > start_s else None, clock_mhz=1500.0, limits=4)
 
 
 def columns(machine: SimulatedMachine, *names_and_us: tuple[str, float]) -> list[Candidate]:
@@ -105,6 +49,16 @@ def test_interleaved_flushes_the_l2_before_every_sample_and_discards_a_round() -
     assert samples[::2] == ["flush"] * 10
     assert all(entry.startswith("graph") for entry in samples[1::2])
     assert timing.sample("a").rounds == 4
+
+
+def test_a_column_of_its_own_is_sampled_cold_whenever_it_is_asked() -> None:
+    machine = SimulatedMachine()
+    fast, slow = (Column(machine, candidate) for candidate in columns(machine, ("fast", 100.0), ("slow", 200.0)))
+    prepared = len(machine.log)
+    assert [fast.sample(), slow.sample(), fast.sample()] == pytest.approx([100.0, 200.0, 100.0])
+    turns = machine.log[prepared:]
+    assert turns[::2] == ["flush"] * 3
+    assert [turn.split()[1] for turn in turns[1::2]] == ["fast", "slow", "fast"]
 
 
 def test_columns_take_turns_in_an_order_that_changes_from_round_to_round() -> None:

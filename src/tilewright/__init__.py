@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tilewright.emulation import Emulator
     from tilewright.plan import Plan
     from tilewright.problem import Problem, packed
+    from tilewright.tuning.tune import tune
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "packed",
     "plan",
     "preset",
+    "tune",
 ]
 
 _HOMES: dict[str, str] = {
@@ -50,6 +52,7 @@ _HOMES: dict[str, str] = {
     "packed": "tilewright.problem",
     "plan": "tilewright.dispatch",
     "preset": "tilewright.device",
+    "tune": "tilewright.tuning.tune",
 }
 
 

@@ -129,15 +129,15 @@ class Config:
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
 
     def store_warp_bytes(self, problem: Problem) -> int:
-        """Bytes of one consumer warp's store slots, up to the period of the swizzles that they are written in."""
-        slot = STORE_ROWS * store_columns(problem, self.tile_n) * problem.out_dtype.size
-        period = max(
-            8 * row if row % 32 == 0 else 128
-            for width in (self.tile_n, self.tail_n)
-            if width
-            for row in [store_columns(problem, width) * problem.out_dtype.size]
-        )
-        return -(-self.store_slots * slot // period) * period
+        """Bytes of one consumer warp's store slots: `store_slots` of a wide tile, and at least one of a narrow tile.
+
+        Up to the period of the swizzles that they are written in.
+        """
+        size = problem.out_dtype.size
+        rows = [store_columns(problem, width) * size for width in (self.tile_n, self.tail_n) if width]
+        period = max(8 * row if row % 32 == 0 else 128 for row in rows)
+        needed = STORE_ROWS * max(self.store_slots * rows[0], *rows)
+        return -(-needed // period) * period
 
     def store_bytes(self, problem: Problem) -> int:
         """Bytes of all store slots: each consumer warp has its own."""

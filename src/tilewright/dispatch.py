@@ -35,15 +35,18 @@ _dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()  # all of this pro
 class _Products(Runner):
     """All products with one choice of config and num_sms, each layout with a plan that is made when it is first met."""
 
-    def __init__(self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None) -> None:
+    def __init__(
+        self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None, use_records: bool = True
+    ) -> None:
         super().__init__(owner.backend, owner.host)
         owner._ledger.add_runner(self)
         self._owner = owner
         self._config = config
         self._num_sms = num_sms
+        self._use_records = use_records
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
-        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms)
+        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms, self._use_records)
         return plan.bind(a.location)
 
 
@@ -71,20 +74,21 @@ class Dispatcher:
         *,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        use_records: bool = True,
     ) -> Any:
         """The matrix product a x b, as torch.matmul on 2-D arrays; enqueued on the current stream of their device.
 
-        `config` is a Config, or changes by field name to the one that the model chooses; `num_sms` leaves the other SMs
-        free for something else.
+        `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
+        `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
         Shapes: a (m, k) with k contiguous; b (k, n) with k contiguous (a weight's w.t()) or n contiguous; out (m, n)
         with n contiguous, in the inputs' dtype or fp32. a, b and their rows start at multiples of 16 bytes.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None:
+        if config is None and num_sms is None and use_records:
             return self._products.run(a, b, out)
-        return self._products_of(config, num_sms).run(a, b, out)
+        return self._products_of(config, num_sms, bool(use_records)).run(a, b, out)
 
     @overload
     def plan(
@@ -96,6 +100,7 @@ class Dispatcher:
         device: str | Device = "h200",
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        use_records: bool = True,
     ) -> Plan: ...
     @overload
     def plan(
@@ -107,6 +112,7 @@ class Dispatcher:
         out_dtype: DTypeLike | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        use_records: bool = True,
     ) -> Plan: ...
     def plan(
         self,
@@ -118,11 +124,12 @@ class Dispatcher:
         device: str | Device | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        use_records: bool = True,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
-        `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config` and `num_sms` are
-        those of matmul().
+        `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`
+        and `use_records` are those of matmul().
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
@@ -133,7 +140,7 @@ class Dispatcher:
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
-            return self._plan_problem(a, _device_of(device), config, num_sms)
+            return self._plan_problem(a, _device_of(device), config, num_sms, use_records)
         if device is not None:
             raise UnsupportedError(
                 asked=f"a plan of arrays for {device}",
@@ -142,7 +149,7 @@ class Dispatcher:
             )
         views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms)
+        return self.plan_views(*views, wanted, config, num_sms, use_records)
 
     def plan_views(
         self,
@@ -152,14 +159,15 @@ class Dispatcher:
         out_dtype: DType | None,
         config: ConfigChanges | None,
         num_sms: int | None,
+        use_records: bool = True,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
         problem = problem_of(a, b, out, out_dtype)
         backend = self.host() if a.location.kind == "host" else self.backend()
-        return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms)
+        return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records)
 
     def _plan_problem(
-        self, problem: Problem, device: Device, config: ConfigChanges | None, num_sms: int | None
+        self, problem: Problem, device: Device, config: ConfigChanges | None, num_sms: int | None, use_records: bool
     ) -> Plan:
         return plan_problem(
             problem,
@@ -169,6 +177,7 @@ class Dispatcher:
             host=self.host,
             config=config,
             num_sms=num_sms,
+            use_records=use_records,
         )
 
     def backend(self) -> Backend:
@@ -191,6 +200,11 @@ class Dispatcher:
         if self._live is not None:
             self._live.clear()
 
+    def forget_choices(self) -> None:
+        """Drop which plan serves which arrays, so that new records are asked; kernels and callers' plans stay."""
+        self._products.forget()
+        self._chosen.clear()
+
     def forget_after_fork(self) -> None:
         """In a forked child: its parent's handles mean nothing here, and nobody is left to release a lock."""
         self._lock = threading.Lock()
@@ -200,18 +214,18 @@ class Dispatcher:
         self._ledger.renew_locks()
         self._ledger.drop_handles()
 
-    def _products_of(self, config: ConfigChanges | None, num_sms: int | None) -> _Products:
+    def _products_of(self, config: ConfigChanges | None, num_sms: int | None, use_records: bool) -> _Products:
         """The plans of a choice that the caller named."""
-        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms)
+        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms, use_records)
         try:
             found = self._chosen.get(choice)
         except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
-            return _Products(self, config, num_sms)
+            return _Products(self, config, num_sms, use_records)
         if found is None:
             with self._lock:
                 if len(self._chosen) >= MAX_CHOICES:
                     self._chosen.clear()
-                found = self._chosen.setdefault(choice, _Products(self, config, num_sms))
+                found = self._chosen.setdefault(choice, _Products(self, config, num_sms, use_records))
         return found
 
 
@@ -260,3 +274,4 @@ _process = Dispatcher(_cuda_backend)
 matmul = _process.matmul
 plan = _process.plan
 clear = _process.clear
+forget_choices = _process.forget_choices

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tilewright import __version__, disassemble, settings
+from tilewright import __version__, disassemble, records, settings
 from tilewright.backends.base import Backend
 from tilewright.errors import DriverError, TilewrightError, UnsupportedError
 from tilewright.jit import nvrtc
 from tilewright.jit.cache import Cache, CacheFolderWarning, forget_warnings, prebuilt_caches, user_cache
 from tilewright.jit.source import Source
+from tilewright.records import RecordsWarning
 
 State = Literal["ok", "note", "problem"]
 
@@ -83,6 +84,7 @@ def examine() -> Report:
         *machine,
         _emulator(),
         *_caches(),
+        *_records(),
         _torch(),
         *_settings(),
     )
@@ -230,6 +232,25 @@ def _is_writable(folder: Path) -> bool:
     """Whether the folder, or the nearest one above it that exists, can be written. Nothing is made to find out."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), folder)
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+
+
+def _records() -> list[Finding]:
+    """How many measured choices there are, and whether they are used. What cannot be read of them is told."""
+    records.clear()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", RecordsWarning)
+        try:
+            store, is_used = records.user(), settings.USE_RECORDS.read()
+        except UnsupportedError as error:  # a setting that is no value of its kind
+            return [Finding(topic="records", value=error.rule, state="problem", advice=error.works)]
+        own, shipped = len(list(store.records())), len(list(records.shipped().records()))
+    records.clear()
+    value = f"{own} in {store.path or 'no file: this user has no home folder'}, {shipped} shipped"
+    if not is_used:
+        advice = f"unset {settings.USE_RECORDS.name} to use them"
+        return [Finding(topic="records", value=f"{value}; turned off", state="note", advice=advice)]
+    found = [Finding(topic="records", value=value)]
+    return found + [Finding(topic="records", value=_one_line(each.message), state="note") for each in told]
 
 
 def _torch() -> Finding:

@@ -94,6 +94,20 @@ class DriverError(TilewrightError, RuntimeError):
         return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
 
 
+class LibraryError(TilewrightError, RuntimeError):
+    """A call of another vendor library (cuBLASLt, a baseline) that failed."""
+
+    def __init__(self, call: str, status: str, explanation: str, arguments: str = "") -> None:
+        self.call = call
+        self.status = status
+        self.explanation = explanation
+        self.arguments = arguments
+        super().__init__(call, status, explanation, arguments)
+
+    def __str__(self) -> str:
+        return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
+
+
 class EmulationError(TilewrightError, RuntimeError):
     """The emulator stopped: the PTX broke a rule, or is not in the table of instructions.
 
@@ -128,3 +142,15 @@ class CacheError(TilewrightError, OSError):
 
     def __str__(self) -> str:
         return f"cache folder {self.folder} is not used: {self.reason}; {self.works}"
+
+
+class TuningError(TilewrightError, RuntimeError):
+    """A problem for which no candidate could be measured; holds what became of each."""
+
+    def __init__(self, what: str, reasons: Sequence[str]) -> None:
+        self.what = what
+        self.reasons = tuple(reasons)
+        super().__init__(what, self.reasons)
+
+    def __str__(self) -> str:
+        return f"nothing was measured for {self.what}: " + "; ".join(self.reasons)

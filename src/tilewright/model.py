@@ -94,6 +94,16 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Ranked:
+    """One of the model's fastest configs. `order` is its place in the families' order, which breaks ties everywhere."""
+
+    family: Family
+    config: Config
+    prediction: Prediction
+    order: int
+
+
+@dataclass(frozen=True)
 class _Work:
     """What one launch has to do, before any clock. Units: cycles of the busiest CTA, bytes of all."""
 
@@ -188,14 +198,7 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     Raises: UnsupportedError: no production family serves the device. ShapeError: more tiles than a schedule counts.
     ConfigError: none of its configs fits the problem.
     """
-    candidates: list[tuple[Family, Config, Prediction]] = []
-    for family in PRODUCTION:
-        for config in family.space(problem, device):
-            if num_sms is not None and config.cluster > num_sms:
-                continue
-            candidates.append((family, config, predict(family, problem, config, device, num_sms)))
-    if not candidates:
-        raise _no_candidate(problem, device)
+    candidates = _candidates(problem, device, num_sms)
     fastest = min(prediction.total_us for _, _, prediction in candidates)
     family, config, prediction = next(
         choice for choice in candidates if choice[2].total_us <= fastest * (1 + _INDIFFERENCE)
@@ -210,6 +213,30 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
         ),
         considered=len(candidates),
     )
+
+
+def ranked(problem: Problem, device: Device, count: int, num_sms: int | None = None) -> list[Ranked]:
+    """The `count` fastest configs by the model, fastest first, all different; equals in the family's order.
+
+    Raises: what best() raises.
+    """
+    found: dict[tuple[str, Config], Ranked] = {}
+    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms)):
+        found.setdefault((family.name, config), Ranked(family, config, prediction, order))
+    return sorted(found.values(), key=lambda each: each.prediction.total_us)[:count]
+
+
+def _candidates(problem: Problem, device: Device, num_sms: int | None) -> list[tuple[Family, Config, Prediction]]:
+    """Every config of every family that fits, in the families' order. Raises: what best() raises."""
+    found = [
+        (family, config, predict(family, problem, config, device, num_sms))
+        for family in PRODUCTION
+        for config in family.space(problem, device)
+        if num_sms is None or config.cluster <= num_sms
+    ]
+    if not found:
+        raise _no_candidate(problem, device)
+    return found
 
 
 def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:

@@ -1,6 +1,6 @@
 """A Plan: all of one product that does not depend on addresses, and what can be said about it before it runs.
 
-Knows how a problem becomes a kernel: the model's choice or the caller's config, its legality, its source, its launch.
+Knows how a problem becomes a kernel: the choice (choice.py) or the caller's config, its legality, source and launch.
 Knows nothing of arrays beyond what Runner does; needs no GPU until run().
 """
 
@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from tilewright import model
 from tilewright.backends.base import Backend, HostBackend, Launch
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
+from tilewright.choice import choose
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
@@ -28,6 +29,7 @@ from tilewright.kernels.render import render
 from tilewright.layout import problem_of
 from tilewright.model import Prediction
 from tilewright.problem import Problem, checked
+from tilewright.records import Record
 from tilewright.tensor import Location, View
 
 ConfigChanges = Config | Mapping[str, Any]
@@ -57,7 +59,8 @@ class Explanation:
     """Why a product runs as it does. str() gives it as lines.
 
     Units: `grid` in CTAs, `waves` tiles a CTA, `registers` a thread, `smem_bytes` a CTA; `predicted_us` and the terms
-    in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches.
+    in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches. `record` is the
+    measurement that the config comes from, None where the model or the caller chose.
     """
 
     problem: Problem
@@ -73,6 +76,7 @@ class Explanation:
     terms: tuple[tuple[str, float], ...]
     bound: str
     roofline_share: float
+    record: Record | None = None
 
     @property
     def grid(self) -> int:
@@ -123,6 +127,7 @@ class Plan(Runner):
         backend: Callable[[], Backend],
         ledger: Ledger,
         host: Callable[[], HostBackend] = host_backend,
+        record: Record | None = None,
     ) -> None:
         """Raises: ConfigError: the config cannot run the problem on the device; with every reason."""
         super().__init__(backend, host)
@@ -131,6 +136,7 @@ class Plan(Runner):
         self.family = family
         self.config = config
         self.why = why
+        self.record = record
         self.num_sms = num_sms
         self._ledger = ledger
         ledger.add_runner(self)
@@ -173,6 +179,7 @@ class Plan(Runner):
             terms=prediction.terms,
             bound=prediction.bound,
             roofline_share=prediction.roofline_share,
+            record=self.record,
         )
 
     def bind(self, location: Location) -> BoundPlan:
@@ -214,10 +221,10 @@ class Plan(Runner):
         self.config.check(self.problem, device)
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
-        """Seconds that the emulator takes for another product, with the config that the model chooses for it."""
+        """Seconds that the emulator takes for another product, with the config that it would get."""
         family, config = self.family, self.config
         if family in catalog.PRODUCTION:
-            config = model.best(problem, self.device, self.num_sms).config
+            config = choose(problem, self.device, self.num_sms).config
         launch = family.launch(problem, config, self.device, self.num_sms)
         return emulated_s(problem, config, launch, family=family.name, checks=checks)
 
@@ -257,28 +264,41 @@ def plan_problem(
     host: Callable[[], HostBackend] = host_backend,
     config: ConfigChanges | None = None,
     num_sms: int | None = None,
+    use_records: bool = True,
 ) -> Plan:
     """The plan of a problem on a device.
 
-    `config` is a Config, or changes to the model's choice by field name. `num_sms` leaves the other SMs free.
+    `config` is a Config, or changes by field name to the choice of record, where there is one, or else the model's.
+    `num_sms` leaves the other SMs free. `use_records` False: the model alone chooses.
     Raises: UnsupportedError: a device without kernels. ConfigError: every reason why the config cannot run.
     """
     checked(problem)
     config = checked_changes(config)
     check_supported(device)
-    _check_num_sms(num_sms, device)
+    check_num_sms(num_sms, device)
     solid = _with_elements(problem)
     if isinstance(config, Config):
-        family, chosen, why = catalog.PRODUCTION[0], config, "the caller's config"
+        family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
     else:
-        choice = model.best(solid, device, num_sms)
-        family, chosen, why = choice.family, choice.config, choice.why
+        choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty)
+        family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
-            why = f"the caller's {', '.join(map(str, config))}; the rest as the model chose: {why}"
+            why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
-    return Plan(problem, device, family, chosen, why=why, num_sms=num_sms, backend=backend, ledger=ledger, host=host)
+    return Plan(
+        problem,
+        device,
+        family,
+        chosen,
+        why=why,
+        num_sms=num_sms,
+        backend=backend,
+        ledger=ledger,
+        host=host,
+        record=record,
+    )
 
 
 def checked_changes(config: Any) -> ConfigChanges | None:
@@ -304,7 +324,7 @@ def check_supported(device: Device) -> None:
         )
 
 
-def _check_num_sms(num_sms: object, device: Device) -> None:
+def check_num_sms(num_sms: object, device: Device) -> None:
     """Raises ConfigError when `num_sms` is no number of SMs that the device has."""
     if num_sms is None:
         return

@@ -89,6 +89,14 @@ def _user_cache() -> Path | None:
     return folder if folder.is_absolute() else None  # without a home it stays "~/.cache/...", relative to anywhere
 
 
+def _user_records() -> Path | None:
+    """The user's file of measured choices, or None where there is no home."""
+    import platformdirs  # see _user_cache()
+
+    folder = Path(platformdirs.user_data_dir("tilewright", appauthor=False))
+    return folder / "records.jsonl" if folder.is_absolute() else None
+
+
 def _usable_cpus() -> int:
     return len(os.sched_getaffinity(0))  # os.cpu_count() counts the host's CPUs, of which a container may use two
 
@@ -122,7 +130,22 @@ COMPILE_THREADS: Setting[int] = Setting(
     example="4",
 )
 
-SETTINGS: tuple[Setting[Any], ...] = (CACHE_DIR, CACHE_TRUST, PREBUILT, COMPILE_THREADS)
+RECORDS: Setting[Path | None] = Setting(
+    name="TILEWRIGHT_RECORDS",
+    parse=_folder,
+    default=_user_records,
+    meaning="file of this user's measured choices, which `tilewright tune` appends to",
+    example="/var/lib/tilewright/records.jsonl",
+)
+USE_RECORDS: Setting[bool] = Setting(
+    name="TILEWRIGHT_USE_RECORDS",
+    parse=_switch,
+    default=lambda: True,
+    meaning="choose by measured records where there are some; 0: by the model alone, the shipped records left out too",
+    example="0",
+)
+
+SETTINGS: tuple[Setting[Any], ...] = (CACHE_DIR, CACHE_TRUST, PREBUILT, COMPILE_THREADS, RECORDS, USE_RECORDS)
 
 
 def rows() -> tuple[SettingRow, ...]:

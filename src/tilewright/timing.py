@@ -165,14 +165,23 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Timing:
-    """All samples of one measurement, and each later candidate's ratio to the first."""
+    """All samples of one measurement, and each later candidate's ratio to the first.
+
+    `times_us`: every candidate's time in every round, in the order of `samples`.
+    """
 
     samples: tuple[Sample, ...]
     ratios: tuple[Ratio, ...]
+    times_us: tuple[tuple[float, ...], ...] = ()
 
     def sample(self, candidate: str) -> Sample:
         """The row of one candidate. Raises: KeyError: no such candidate."""
         return {row.candidate: row for row in self.samples}[candidate]
+
+    def over(self, candidate: str, baseline: str) -> Ratio:
+        """How many times faster than any other candidate one is. Raises: KeyError: no such candidate."""
+        times = {sample.candidate: us for sample, us in zip(self.samples, self.times_us, strict=True)}
+        return _ratio(self.sample(candidate).mode, candidate, times[candidate], baseline, times[baseline])
 
     def rows(self) -> list[dict[str, Any]]:
         """One flat JSON-able row a candidate, its ratio to the first among them."""
@@ -196,6 +205,23 @@ class Timing:
 def num_cold_sets(set_bytes: int, l2_bytes: int, limit: int = MAX_CALLS) -> int:
     """Operand sets that together exceed COLD_FACTOR times the L2, at least 2, at most `limit`."""
     return max(2, min(limit, math.ceil(COLD_FACTOR * l2_bytes / max(set_bytes, 1)) + 1))
+
+
+class Column:
+    """One candidate, captured and ready: for whoever decides himself whose turn it is, and when to stop.
+
+    Samples of several columns in turn are what interleaved() measures.
+    """
+
+    def __init__(self, machine: Machine, candidate: Candidate, *, sample_us: float = SAMPLE_US) -> None:
+        """Cost: every operand set once, a trial, a capture."""
+        self._machine = machine
+        self._replay = _Replay.prepare(machine, candidate, sample_us)
+
+    def sample(self) -> float:
+        """Microseconds a call of one sample, after a flush of the L2."""
+        self._machine.flush_l2()
+        return _timed(self._machine, self._replay.run) / self._replay.calls
 
 
 def interleaved(
@@ -426,23 +452,23 @@ def _timing(mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]]
                 limits=state.limits,
             )
         )
-    return Timing(tuple(samples), tuple(_ratios(mode, replays, times)))
+    return Timing(tuple(samples), tuple(_ratios(mode, replays, times)), tuple(map(tuple, times)))
 
 
 def _ratios(mode: Mode, replays: Sequence[_Replay], times: Sequence[list[float]]) -> list[Ratio]:
-    ratios = []
-    for replay, us in list(zip(replays, times, strict=True))[1:]:
-        # Paired within a round: what drifts from round to round (heat, clock) is in both and cancels.
-        lower, median, upper = quartiles([base / own for base, own in zip(times[0], us, strict=True)])
-        ratios.append(
-            Ratio(
-                candidate=replay.name,
-                baseline=replays[0].name,
-                mode=mode,
-                median=median,
-                lower=lower,
-                upper=upper,
-                pairs=len(us),
-            )
-        )
-    return ratios
+    base = replays[0].name
+    return [_ratio(mode, replay.name, us, base, times[0]) for replay, us in list(zip(replays, times, strict=True))[1:]]
+
+
+def _ratio(mode: Mode, candidate: str, own_us: Sequence[float], baseline: str, base_us: Sequence[float]) -> Ratio:
+    # Paired within a round: what drifts from round to round (heat, clock) is in both and cancels.
+    lower, median, upper = quartiles([base / own for base, own in zip(base_us, own_us, strict=True)])
+    return Ratio(
+        candidate=candidate,
+        baseline=baseline,
+        mode=mode,
+        median=median,
+        lower=lower,
+        upper=upper,
+        pairs=len(own_us),
+    )

@@ -135,6 +135,34 @@ def test_a_check_that_dies_is_a_row_and_its_rung_is_not_timed(monkeypatch: pytes
     assert said[-2:] == ["timing burst", "timing steady"]
 
 
+def test_the_best_of_cublaslt_is_looked_for_once_and_its_finalists_are_raced_in_the_other_modes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[list[str]] = []
+
+    def child(words: list[str], limit_s: float, about: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(list(words))
+        if "--tuned-from" in words:
+            saved = json.loads(Path(words[words.index("--tuned-from") + 1]).read_text())
+            assert saved[0]["tuned"] == "of burst"
+        return [about | {"status": "ok", "tuned": f"of {about['mode']}"}] if "mode" in about else []
+
+    monkeypatch.setattr(ladder, "child", child)
+    ladder.measure((ladder.PRODUCTION,), packed(64, 64, 64), modes=("burst", "steady"), tune_s=20.0)
+    first, second = asked
+    assert first[first.index("--tune-s") + 1] == second[second.index("--tune-s") + 1] == "20.0"
+    assert "--tuned-from" in second
+    assert "--tuned-from" not in first
+    asked.clear()
+    ladder.measure((ladder.PRODUCTION,), packed(64, 64, 64), modes=("burst",))
+    assert "--tune-s" not in asked[0]
+
+
+def test_the_table_shows_the_best_of_cublaslt_after_cublas() -> None:
+    rows = [timed(ladder.TUNED, "steady", 681.0), timed(ladder.CUBLAS, "steady", 661.0, ratio=None)]
+    assert [(line[0], line[2]) for line in ladder_report.cells(rows)] == [("cublas", "661"), ("cublaslt", "681")]
+
+
 def test_a_child_without_a_gpu_ends_with_its_reason_as_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (row,) = ladder.child(

@@ -50,7 +50,7 @@ def rows_of(run: Ncu, *names: str) -> list[dict[str, Any]]:
 
 def test_each_rung_is_launched_in_a_child_of_its_own_under_ncu_with_a_limit() -> None:
     ncu = Ncu()
-    rows = rows_of(ncu, "v03_swizzled", "v12_production")
+    rows = rows_of(ncu, "v03_tuned_tma", "v12_production")
     assert [row["status"] for row in rows] == ["ok", "ok"]
     assert rows[0]["dram_read_bytes"] == 1
     assert rows[0]["l2_read_bytes"] == 3 * counters.SECTOR_BYTES
@@ -62,27 +62,27 @@ def test_each_rung_is_launched_in_a_child_of_its_own_under_ncu_with_a_limit() ->
 def test_a_metric_that_ncu_turns_down_costs_its_own_column_and_is_asked_for_once() -> None:
     metric = counters.METRICS["ladder"]["bank_conflicts"][0]
     ncu = Ncu(bad=metric)
-    rows = rows_of(ncu, "v03_swizzled", "v04_warp_specialized")
+    rows = rows_of(ncu, "v03_tuned_tma", "v04_warp_specialized")
     assert [(row["status"], row["bank_conflicts"], row["dram_read_bytes"]) for row in rows] == [("ok", None, 1.0)] * 2
     assert len(ncu.commands) == 3
 
 
 def test_what_cannot_be_counted_is_a_row_that_says_why() -> None:
-    assert "ERR_NVGPUCTRPERM" in rows_of(Ncu(code=1), "v03_swizzled")[0]["why"]
-    assert "stopped" in rows_of(Ncu(code=None), "v03_swizzled")[0]["why"]
-    [row] = rows_of(Ncu(entry="another_kernel"), "v03_swizzled")
+    assert "ERR_NVGPUCTRPERM" in rows_of(Ncu(code=1), "v03_tuned_tma")[0]["why"]
+    assert "stopped" in rows_of(Ncu(code=None), "v03_tuned_tma")[0]["why"]
+    [row] = rows_of(Ncu(entry="another_kernel"), "v03_tuned_tma")
     assert (row["status"], row["why"]) == ("not counted", "0 launches: ok")
 
     def absent(command: Sequence[str], limit_s: float) -> tuple[int | None, str]:
         raise FileNotFoundError("ncu")
 
-    [row] = ladder_counters.counted_rows(["v03_swizzled"], PROBLEM, run=absent)
+    [row] = ladder_counters.counted_rows(["v03_tuned_tma"], PROBLEM, run=absent)
     assert (row["status"], row["why"]) == ("not counted", "ncu")
 
 
 def test_the_child_ends_with_its_reason_where_there_is_no_gpu(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     log = tmp_path / "rows"
-    assert ladder_counters.main(["v03_swizzled", "64", "64", "64", "--log", str(log)]) == 1
+    assert ladder_counters.main(["v03_tuned_tma", "64", "64", "64", "--log", str(log)]) == 1
     assert "Error: " in capsys.readouterr().out
     assert not log.exists()

@@ -6,8 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from tilewright.bench.check import integer_limit  # noqa: E402  torch first: without it this file is skipped
 from tilewright.bench.operands import Canary, inputs, operand_sets, set_bytes  # noqa: E402
+from tilewright.check import integer_limit  # noqa: E402  torch first: without it this file is skipped
 from tilewright.dtypes import BF16, FP16, FP32  # noqa: E402
 from tilewright.problem import packed  # noqa: E402
 

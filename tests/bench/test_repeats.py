@@ -39,7 +39,9 @@ def test_a_group_has_large_ragged_and_odd_products_stored_in_both_ways(group: st
 
 def test_forms_are_staggered_tail_pingpong_and_both_clusters() -> None:
     assert FORMS["staggered"].staggered
-    assert FORMS["tail"].tail_n == 120
+    assert FORMS["tail"].tail_n == 128
+    assert FORMS["staggered-tail"].staggered
+    assert FORMS["staggered-tail"].tail_n == 64
     assert FORMS["pingpong"].pingpong
     assert (FORMS["cluster-2x1"].cluster_m, FORMS["cluster-2x1"].cluster_n) == (2, 1)
     assert (FORMS["cluster-1x2"].cluster_m, FORMS["cluster-1x2"].cluster_n) == (1, 2)

@@ -77,6 +77,28 @@ def test_a_caption_says_what_a_number_is_and_where_it_comes_from_once() -> None:
     assert empty == ""
 
 
+TUNED = FACTS | timed("cublaslt", 660.0, 1.051) | {"config": "176x128", "tuned": {"tried": 40}, "ratio_tuned": 1.0}
+BESIDE_TUNED = [
+    ROWS[0],
+    TUNED,
+    ROWS[1] | {"ratio_tuned": 0.986, "ratio_tuned_lower": 0.98, "ratio_tuned_upper": 0.99},
+]
+
+
+def test_the_tuned_baseline_is_beside_tilewright_and_no_line_of_its_own() -> None:
+    for rows in (BESIDE_TUNED, list(reversed(BESIDE_TUNED))):
+        lines = report.time_table(rows).splitlines()
+        assert len([line for line in lines if line.startswith("| 4096")]) == 1
+        assert "| **1.036** | 1.036 .. 1.036 | 660 | **0.986** | 0.980 .. 0.990 | 700 | - | 128x256x64 |" in lines[2]
+        assert "Tuned is the fastest of cuBLASLt's algorithms" in "".join(lines)
+        assert "| 628, 650, **1.036** / 660, **0.986** | 128x256x64 |" in report.speed_table(rows)
+
+
+def test_a_row_without_the_tuned_baseline_has_gaps_where_others_have_it() -> None:
+    other = [row | {"m": 64} for row in ROWS]
+    assert "| 1.036 .. 1.036 | - | - | - | 700 |" in report.time_table([*BESIDE_TUNED, *other])
+
+
 def test_a_timing_that_failed_is_no_line() -> None:
     failed = {"kind": "time", "m": 1, "n": 1, "k": 1, "status": "error", "why": "x"}
     assert report.time_table([*ROWS, failed]) == report.time_table(ROWS)

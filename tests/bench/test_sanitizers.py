@@ -12,15 +12,15 @@ H200 = device.preset("h200")
 
 RACES = """\
 ========= COMPUTE-SANITIZER
-========= Error: Race reported between Write access at v03_swizzled+0x520 in unit.cu:71
-=========     and Read access at v03_swizzled+0x7a0 in unit.cu:88 [16 hazards]
+========= Error: Race reported between Write access at v03_tuned_tma+0x520 in unit.cu:71
+=========     and Read access at v03_tuned_tma+0x7a0 in unit.cu:88 [16 hazards]
 =========
 the program says something
-========= Warning: Race reported between Read access at v03_swizzled+0x100
-=========     and Write access at v03_swizzled+0x200 [4 hazards]
+========= Warning: Race reported between Read access at v03_tuned_tma+0x100
+=========     and Write access at v03_tuned_tma+0x200 [4 hazards]
 =========
-========= Error: Race reported between Write access at v03_swizzled+0x520 in unit.cu:71
-=========     and Read access at v03_swizzled+0x7a0 in unit.cu:88 [32 hazards]
+========= Error: Race reported between Write access at v03_tuned_tma+0x520 in unit.cu:71
+=========     and Read access at v03_tuned_tma+0x7a0 in unit.cu:88 [32 hazards]
 =========
 ========= RACECHECK SUMMARY: 3 hazards displayed (2 errors, 1 warning)
 """
@@ -60,8 +60,8 @@ def test_different_reports_are_kept_once_each_with_text_and_count() -> None:
     reports = sanitizers.reports_of(RACES)
     assert [report["count"] for report in reports] == [2, 1]
     assert reports[0]["text"].splitlines() == [
-        "Error: Race reported between Write access at v03_swizzled+0x520 in unit.cu:71",
-        "and Read access at v03_swizzled+0x7a0 in unit.cu:88 [16 hazards]",
+        "Error: Race reported between Write access at v03_tuned_tma+0x520 in unit.cu:71",
+        "and Read access at v03_tuned_tma+0x7a0 in unit.cu:88 [16 hazards]",
     ]
     assert reports[1]["text"].startswith("Warning: Race")
     [report] = sanitizers.reports_of(INVALID)
@@ -73,7 +73,7 @@ def test_a_row_says_the_verdict_of_the_tool_and_of_the_products() -> None:
     target = sanitizers.Target(config=RUNGS[2].config, rung=RUNGS[2].name)
     results = [{"status": "ok"}, {"status": "wrong"}, {"status": "skipped"}]
     row = sanitizers.row_of(target, "racecheck", "exit 9", results, RACES, 1.234)
-    assert (row["config"], row["status"], row["products"], row["wrong"]) == ("v03_swizzled", "exit 9", 2, 1)
+    assert (row["config"], row["status"], row["products"], row["wrong"]) == (RUNGS[2].name, "exit 9", 2, 1)
     assert row["summary"].startswith("RACECHECK SUMMARY: 3 hazards")
     assert len(row["reports"]) == 2
     assert sanitizers.row_of(target, "racecheck", "ok", [], "Segmentation fault", 0.0)["summary"].startswith(

@@ -132,7 +132,7 @@ def test_every_target_reaches_a_child_that_can_read_it(h200: ModuleType, monkeyp
 
     monkeypatch.setattr(h200, "run_child", child)
     rows = h200.sanitize_part(options(h200))
-    assert len(rows) == len(asked) == 5 * 3 + len(RUNGS)
+    assert len(rows) == len(asked) == (1 + len(FORMS)) * 3 + len(RUNGS)
     assert {given.rung for tool, given in asked if tool == "racecheck"} == {"", *(rung.name for rung in RUNGS)}
     assert not any(given.rung for tool, given in asked if tool != "racecheck")
     configs = [h200.configs_of(given.configs, preset("h200"))[0] for _, given in asked if not given.rung]
@@ -191,6 +191,35 @@ def test_table_of_checks_shows_what_failed(h200: ModuleType) -> None:
     lines = h200.lines_of("check", rows)
     assert lines[1].split()[:8] == ["c", "2", "ran", "1", "skipped", "1", "bad,", "worst"]
     assert "wrong: bad one" in lines[2]
+
+
+def test_the_search_for_the_tuned_baseline_reaches_the_timing_child(
+    h200: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def child(words: list[str], limit_s: float) -> tuple[list[dict[str, Any]], str, str]:
+        asked.append(words)
+        return [], "ok", ""
+
+    monkeypatch.setattr(h200, "run_child", child)
+    h200.single_part("time", options(h200, "--tuned", "--tune-s", "5", "--tuned-from", "rows.json"))
+    h200.single_part("time", options(h200))
+    parsed = h200.parser().parse_args(asked[0])
+    assert (parsed.tuned, parsed.tune_s, parsed.tuned_from) == (True, 5.0, Path("rows.json"))
+    assert "--tuned" not in asked[1]
+
+
+def test_a_timed_row_says_how_many_algorithms_were_tried_and_the_ratio_to_the_best(h200: ModuleType) -> None:
+    row = {
+        "m": 1, "n": 2, "k": 3, "mode": "steady", "median_us": 9.0, "rate_tflops": 600.0, "ratio": 1.05,
+        "ratio_lower": 1.0, "ratio_upper": 1.1, "watts": None, "clock_mhz": None, "captured": True, "status": "ok",
+        "candidate": "cublaslt", "config": "176x128", "ratio_tuned": 1.0,
+        "tuned": {"tried": 40, "offered": 50, "seconds": 19.6},
+    }  # fmt: skip
+    line = h200.lines_of("time", [row])[1]
+    assert "1.000 of tuned" in line
+    assert line.endswith("cublaslt 176x128, best of 40 of 50 in 20 s")
 
 
 def test_table_of_every_part_takes_a_row_of_a_child_that_died(h200: ModuleType) -> None:

@@ -14,7 +14,7 @@ from command_line import no_driver
 from tilewright import device
 from tilewright.backends import cuda
 from tilewright.bench import verify
-from tilewright.bench.check import Check
+from tilewright.check import Check
 from tilewright.jit import build, cache
 
 RIGHT = Check(elements=4096, wrong=0, worst=0.1, max_error=0.01, first_wrong=None)

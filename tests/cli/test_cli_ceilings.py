@@ -54,7 +54,7 @@ def test_with_a_gpu_types_and_rounds_reach_the_measurement_and_the_rows_are_writ
     assert " 1000 " in text
     document = json.loads((tmp_path / "ceilings.json").read_text())
     assert document["facts"]["device"] == "NVIDIA H200"
-    assert document["facts"]["command"].startswith("tilewright ")
+    assert document["facts"]["command"].startswith("tilewright")
     assert document["rows"] == [row("burst", 1000.0), row("steady", 800.0)]
 
 

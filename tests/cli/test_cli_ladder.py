@@ -69,9 +69,9 @@ def test_with_a_gpu_8192_cubed_is_timed_in_a_burst_and_interleaved(measured: lis
 
 
 def test_steady_and_rounds_reach_the_measurement(measured: list[dict[str, Any]]) -> None:
-    printed("ladder", "--rungs", "v10", "--steady", "--rounds", "3", "--size", "4096x2048x1024")
+    printed("ladder", "--rungs", "v10", "--steady", "--rounds", "3", "--size", "4096x2048x1024", "--tune-s", "5")
     assert measured[0]["modes"] == ("burst", "interleaved", "steady")
-    assert measured[0]["rounds"] == 3
+    assert (measured[0]["rounds"], measured[0]["tune_s"]) == (3, 5.0)
     assert str(measured[0]["problem"]).startswith("4096x2048x1024")
 
 

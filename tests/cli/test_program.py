@@ -16,7 +16,7 @@ import tilewright
 
 def test_help_lists_every_command() -> None:
     words = printed("--help").split()
-    assert {"run", "show", "build", "cache", "doctor"} <= set(words)
+    assert {"run", "show", "build", "bench", "cache", "doctor"} <= set(words)
 
 
 def test_the_version_is_printed() -> None:

@@ -158,6 +158,11 @@ class CudaBackend:
         attribute = self.driver.module.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         return int(self.call("cuPointerGetAttribute", attribute, address))
 
+    def is_capturing(self, stream: int, ordinal: int) -> bool:
+        """Whether what is enqueued on the raw stream goes into a graph that is being captured."""
+        with self.on(ordinal):
+            return int(self.call("cuStreamIsCapturing", stream)) != 0
+
     def _device_handle(self, ordinal: int) -> Any:
         count = self.num_devices()
         if not 0 <= ordinal < count:

@@ -16,10 +16,9 @@ from tilewright.problem import Problem, packed
 
 # One config of each form that the production kernel takes, beside the plain one of Config().
 FORMS: dict[str, Config] = {
-    "staggered": Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True, k_back_and_forth=True),
-    "tail": Config(
-        tile_m=256, tile_n=192, stages=3, group_m=8, store_slots=3, tail_n=120, staggered=True, k_back_and_forth=True
-    ),
+    "staggered": Config(tile_m=256, tile_n=192, stages=3, store_slots=3, staggered=True, k_back_and_forth=True),
+    "tail": Config(tile_m=256, tile_n=192, stages=3, group_m=8, store_slots=3, tail_n=128, k_back_and_forth=True),
+    "staggered-tail": Config(tile_m=256, tile_n=128, group_m=8, square=4, tail_n=64, staggered=True),
     "pingpong": Config(tile_m=128, tile_n=192, stages=5, store_slots=1, pingpong=True, k_back_and_forth=True),
     "cluster-2x1": Config(tile_m=128, tile_n=256, cluster_m=2, group_m=8, k_back_and_forth=True),
     "cluster-1x2": Config(tile_m=256, tile_n=128, cluster_n=2, group_m=8, k_back_and_forth=True),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.backends.base import Argument, Launch
 from tilewright.backends.emulated import EmulatedBackend, emulated
-from tilewright.bench.check import accumulation_factor, check_exact, integer_limit
+from tilewright.check import accumulation_factor, check_exact, integer_limit
 from tilewright.dtypes import INPUTS, DType, by_name
 from tilewright.errors import EmulationError
 from tilewright.jit.build import build

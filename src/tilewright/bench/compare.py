@@ -1,27 +1,47 @@
-"""tilewright beside cuBLAS (torch.matmul) on one problem, in one run: rows with times, rates and paired ratios.
+"""tilewright beside cuBLAS (torch.matmul, and the best of cuBLASLt) on one problem, in one run.
+
+Makes rows with times, rates and paired ratios.
 
 Knows nothing of tables or files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
 from tilewright.backends.cuda import backend
+from tilewright.bench import tuned as tuning
 from tilewright.bench.operands import operand_sets, set_bytes
+from tilewright.bench.tuned import OperandSet, Search, partial_sums
+from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
+from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
 from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.timing import Candidate, CudaMachine, Mode, Timing, burst, interleaved, num_cold_sets, rates, steady
+from tilewright.timing import (
+    COLD_FACTOR,
+    Candidate,
+    CudaMachine,
+    Mode,
+    Timing,
+    burst,
+    interleaved,
+    num_cold_sets,
+    rates,
+    steady,
+)
 
 MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem together; 4x the L2 is reached long before
 MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": interleaved, "steady": steady}
 
 BASELINE = "cublas"
+TUNED = tuning.NAME
+LIBRARY_SPLITS = 16  # of k, that torch's cuBLAS may make and add in out's type; its choice is not told
 
 
 def compare(
@@ -34,40 +54,131 @@ def compare(
     ordinal: int = 0,
     seed: int = 0,
     plans: Mapping[str, Plan] | None = None,
+    named: Mapping[str, Config | None] | None = None,
+    tuned: bool | Search = False,
+    checked: bool = False,
 ) -> list[dict[str, Any]]:
-    """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: the model's choice).
+    """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: as matmul chooses).
 
-    `plans`: more columns by name, each a plan of the problem; the ladder's rungs.
-    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs.
-    Raises: what plan() raises for a config that cannot run.
-    Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns.
+    `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `named`: more columns by name, each a
+    config of the problem (None: the model's choice, whatever is recorded).
+    `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
+    rows hold what was found under "tuned".
+    `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
+    its own rows: `status` is "ok", "wrong" or "refused", the last with the reason and no time.
+    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs; `ratio_tuned` than the tuned column.
+    Raises: unless `checked`, what plan() raises for a config that cannot run and what tuned.tune() raises.
+    Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns; and the
+    search, 20 s.
     """
     cuda = backend()
     device = cuda.device(ordinal)
     limit = max(2, min(256, MAX_OPERAND_BYTES // set_bytes(problem)))
     num_sets = num_cold_sets(set_bytes(problem), device.l2_bytes, limit)
-    with CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
+    is_cold = num_sets * set_bytes(problem) > COLD_FACTOR * device.l2_bytes
+    about = {**described(problem), "num_sets": num_sets, "is_cold": is_cold, "data": "normal"}
+    field = _Field(problem, checked)
+    with ExitStack() as stack, CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
         sets = operand_sets(problem, num_sets, seed=seed, device=f"cuda:{ordinal}")
         torch.cuda.synchronize()  # operands were made on another stream
-        columns = [Candidate(BASELINE, _cublas(sets), num_sets)]
-        details: dict[str, dict[str, Any]] = {BASELINE: {"config": None, "compiler": None}}
+        field.add(Candidate(BASELINE, _cublas(sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
-            plan = make_plan(*sets[0], config=config, num_sms=num_sms)
-            name = "tilewright" if config is None else f"tilewright {plan.config}"
-            columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
-            details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
+            with field.refusing("tilewright" if config is None else f"tilewright {config}"):
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms)
+                name = "tilewright" if config is None else f"tilewright {plan.config}"
+                field.add_plan(name, plan, sets)
+        for name, config in (named or {}).items():
+            with field.refusing(name):
+                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False), sets)
         for name, plan in (plans or {}).items():
-            columns.append(Candidate(name, _tilewright(plan, sets), num_sets))
-            details[name] = {"config": str(plan.config), "compiler": plan.binary.compiler}
+            field.add_plan(name, plan, sets)
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
+            if tuned:
+                search = tuned if isinstance(tuned, Search) else Search()
+                with field.refusing(TUNED):
+                    best = stack.enter_context(tuning.tune(problem, sets, machine, machine.stream, search=search))
+                    facts = best.facts()
+                    details = {"config": str(best.algorithm), "compiler": facts["library"], "tuned": facts}
+                    field.add(best.candidate, details)
+            if checked:
+                field.check(sets[0], torch.cuda.synchronize)
             rows = []
             for mode in modes:
                 extra = {} if rounds is None else {"rounds": rounds}
-                rows += MODES[mode](machine, columns, seed=seed, **extra).rows()
-    return [_described(row, problem, num_sets) | details[row["candidate"]] for row in rows]
+                rows += field.rows(mode, MODES[mode](machine, field.columns, seed=seed, **extra))
+    return [about | row for row in rows]
 
 
-def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
+class _Field:
+    """The columns of one comparison: what is timed, what is known of each, and which could not be had."""
+
+    def __init__(self, problem: Problem, is_lenient: bool) -> None:
+        self.problem = problem
+        self.is_lenient = is_lenient
+        self.columns: list[Candidate] = []
+        self.details: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, str] = {}
+
+    def add(self, column: Candidate, details: dict[str, Any]) -> None:
+        self.columns.append(column)
+        self.details[column.name] = details
+
+    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet]) -> None:
+        details = {"config": str(plan.config), "compiler": plan.binary.compiler}
+        self.add(Candidate(name, _tilewright(plan, sets), len(sets)), details)
+
+    @contextmanager
+    def refusing(self, name: str) -> Iterator[None]:
+        """A column that cannot be had is remembered with its reason; unless lenient, the error goes on."""
+        try:
+            yield
+        except (RefusalError, ConfigError, CompileError, LibraryError) as error:
+            if not self.is_lenient:
+                raise
+            self.refused[name] = f"{type(error).__name__}: {error}"
+
+    def check(self, operands: OperandSet, synchronize: Callable[[], Any]) -> None:
+        """Adds the verdict on one call of each column to its details."""
+        for column in self.columns:
+            allowed = LIBRARY_SPLITS if column.name == BASELINE else 0
+            if column.name == TUNED:  # tune() checked it, with what its own algorithm may round
+                details = self.details[TUNED]
+                details |= {"status": "ok", "error_over_bound": details["tuned"]["error_over_bound"]}
+                continue
+            verdict = verify_launch(
+                self.problem, operands, column.launch, synchronize, allowed=partial_sums(self.problem, allowed)
+            )
+            self.details[column.name] |= {
+                "status": "ok" if verdict.ok else "wrong",
+                "error_over_bound": verdict.worst,
+                **({} if verdict.ok else {"why": str(verdict)}),
+            }
+
+    def rows(self, mode: Mode, timing: Timing) -> list[dict[str, Any]]:
+        """The timing's rows with rates and details, and a row for each column that was refused."""
+        flops, moved_bytes = self.problem.flops, self.problem.min_bytes
+        rows = [
+            row | self.details[row["candidate"]] | rates(row, flops=flops, moved_bytes=moved_bytes)
+            for row in _rows(timing)
+        ]
+        refused = [
+            {"candidate": name, "mode": mode, "status": "refused", "why": why} for name, why in self.refused.items()
+        ]
+        return rows + refused
+
+
+def _rows(timing: Timing) -> list[dict[str, Any]]:
+    """The timing's rows, each with its ratio to the tuned column where there is one."""
+    rows = timing.rows()
+    if all(row["candidate"] != TUNED for row in rows):
+        return rows
+    for row in rows:
+        ratio = timing.over(row["candidate"], TUNED)
+        row |= {"ratio_tuned": ratio.median, "ratio_tuned_lower": ratio.lower, "ratio_tuned_upper": ratio.upper}
+    return rows
+
+
+def _cublas(sets: Sequence[OperandSet]) -> Callable[[int], None]:
     def launch(index: int) -> None:
         a, b, out = sets[index % len(sets)]
         torch.matmul(a, b, out=out)
@@ -75,15 +186,15 @@ def _cublas(sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
     return launch
 
 
-def _tilewright(plan: Plan, sets: Sequence[tuple[Any, Any, Any]]) -> Callable[[int], None]:
+def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]:
     def launch(index: int) -> None:
         plan.run(*sets[index % len(sets)])
 
     return launch
 
 
-def _described(row: dict[str, Any], problem: Problem, num_sets: int) -> dict[str, Any]:
-    """The row with the problem that it timed and the rate that its time means."""
+def described(problem: Problem) -> dict[str, Any]:
+    """The columns that say which problem a row is of."""
     return {
         "m": problem.m,
         "n": problem.n,
@@ -91,7 +202,4 @@ def _described(row: dict[str, Any], problem: Problem, num_sets: int) -> dict[str
         "dtype": problem.dtype.name,
         "out_dtype": problem.out_dtype.name,
         "b_major": problem.b_major,
-        "num_sets": num_sets,
-        **row,
-        **rates(row, flops=problem.flops, moved_bytes=problem.min_bytes),
     }

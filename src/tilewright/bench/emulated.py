@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.backends.emulated import EmulatedBackend, Finding, Report
-from tilewright.bench.check import Check, check, check_exact, integer_limit
+from tilewright.check import Check, check, check_exact, integer_limit
 from tilewright.plan import Plan
 from tilewright.problem import Problem
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright import model
 from tilewright.backends.base import Backend
 from tilewright.bench.children import rows_of_module, write_rows
 from tilewright.calls import Ledger
+from tilewright.choice import choose
 from tilewright.device import Device, preset
 from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, build_into
@@ -30,8 +32,9 @@ from tilewright.problem import Problem, packed
 Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins
 
-PRODUCTION = "v12_production"  # the last rung: the production kernel with the model's choice
+PRODUCTION = "v12_production"  # the last rung: the production kernel with the choice that matmul makes
 CUBLAS = "cublas"
+TUNED = "cublaslt"
 MODES = ("burst", "interleaved", "steady")
 Kind = Literal["normal", "integer"]
 
@@ -108,7 +111,7 @@ def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
 def plans_of(
     names: Sequence[str], problem: Problem, device: Device, backend: Callable[[], Backend], num_sms: int | None = None
 ) -> dict[str, Plan]:
-    """A plan of the problem for each name, the production kernel's with the model's choice."""
+    """A plan of the problem for each name, the production kernel's with the choice that matmul makes."""
     plans: dict[str, Plan] = {
         rung.name: RungPlan(rung, problem, device, backend=backend, num_sms=num_sms) for rung in rungs_of(names)
     }
@@ -126,7 +129,7 @@ def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Sour
     ]
     found += [render(rung, problem, rung.config, device, WAIT_LIMIT) for rung in rungs_of(names)]
     if PRODUCTION in names:
-        choice = model.best(problem, device, None)
+        choice = choose(problem, device)
         found.append(render(choice.family, problem, choice.config, device))
     return list({source.digest(""): source for source in found}.values())
 
@@ -156,15 +159,37 @@ def check_rows(rung: Rung, problem: Problem) -> Iterator[Row]:
         }
 
 
-def time_rows(names: Sequence[str], problem: Problem, modes: Sequence[str], rounds: int | None) -> Iterator[Row]:
-    """One row a mode and column, cuBLAS first."""
+def time_rows(
+    names: Sequence[str],
+    problem: Problem,
+    modes: Sequence[str],
+    rounds: int | None,
+    tune_s: float = 0.0,
+    tuned_from: Path | None = None,
+) -> Iterator[Row]:
+    """One row a mode and column, cuBLAS first.
+
+    `tune_s`: seconds to look for the best of cuBLASLt's algorithms, a column of its own; 0 is not at all. `tuned_from`:
+    earlier rows, whose finalists are raced again.
+    """
     from tilewright.backends.cuda import backend  # see check_rows()
     from tilewright.bench.compare import compare  # torch
+    from tilewright.bench.tuned import Search, saved_of
 
     device = backend().device(0)
     plans = plans_of(names, problem, device, backend)
+    earlier = [] if tuned_from is None else json.loads(tuned_from.read_text())
+    search = Search(seconds=tune_s, saved=saved_of(earlier))
     for mode in modes:
-        rows = compare(problem, modes=(mode,), configs=(), rounds=rounds, plans=plans)  # type: ignore[arg-type]
+        rows = compare(
+            problem,
+            modes=(mode,),  # type: ignore[arg-type]
+            configs=(),
+            rounds=rounds,
+            plans=plans,
+            tuned=search if tune_s else False,
+        )
+        search = dataclasses.replace(search, saved={**search.saved, **saved_of(rows)})
         for row in rows:
             yield described(row, row["candidate"], device.name, plans.get(row["candidate"]))
 
@@ -208,9 +233,12 @@ def measure(
     *,
     modes: Sequence[str] = MODES,
     rounds: int | None = None,
+    tune_s: float = 0.0,
     progress: Progress = lambda text: None,
 ) -> list[Row]:
     """Every row: the checks of each rung, and the times of those whose checks passed. Opens no driver itself.
+
+    `tune_s`: seconds to look for the best of cuBLASLt's algorithms, in the first mode; the others race its finalists.
 
     Cost: about 10 s a rung for its checks; burst 0.6 s x 6, interleaved 0.2 s, steady 2 s x 5, each times the columns.
     """
@@ -225,9 +253,17 @@ def measure(
             passed.append(rung.name)
     passed.sort()
     words = ["--time", ",".join(passed), *size, *([] if rounds is None else ["--rounds", str(rounds)])]
-    for mode in modes:
-        progress(f"timing {mode}")
-        rows += child([*words, "--modes", mode], TIME_LIMIT_S, {"kind": "rung_time", "rung": "all", "mode": mode})
+    words += ["--tune-s", str(tune_s)] if tune_s else []
+    with tempfile.TemporaryDirectory() as folder:
+        tuned_from = Path(folder) / "tuned.json"
+        for mode in modes:
+            progress(f"timing {mode}")
+            more = ["--tuned-from", str(tuned_from)] if tuned_from.exists() else []
+            about = {"kind": "rung_time", "rung": "all", "mode": mode}
+            found = child([*words, "--modes", mode, *more], TIME_LIMIT_S, about)
+            if any("tuned" in row for row in found):
+                tuned_from.write_text(json.dumps(found))
+            rows += found
     return rows
 
 
@@ -249,6 +285,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("size", nargs=3, type=int)
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--tune-s", type=float, default=0.0)
+    parser.add_argument("--tuned-from", type=Path)
     parser.add_argument("--log", type=Path, default=Path("/dev/stdout"))
     options = parser.parse_args(words)
     problem = packed(*options.size)
@@ -259,7 +297,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.check:
         rows = check_rows(next(rungs_of(named(options.check))), problem)
     else:
-        rows = time_rows(named(options.time), problem, options.modes.split(","), options.rounds)
+        modes = options.modes.split(",")
+        rows = time_rows(named(options.time), problem, modes, options.rounds, options.tune_s, options.tuned_from)
     return write_rows(rows, options.log)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, PRODUCTION
+from tilewright.bench.ladder import CUBLAS, PRODUCTION, TUNED
+from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
 
@@ -21,7 +22,7 @@ PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """One line a rung that was timed or failed, in the order of the ladder, cuBLAS last; "-" where nothing is known.
+    """One line a rung that was timed or failed, in the order of the ladder, cuBLAS and its best last; "-" is not known.
 
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
     clock of the steady mode; conflicts in extra wavefronts over the fewest that shared memory's accesses take, by ncu
@@ -33,7 +34,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     conflicts |= {rung: _conflicts(row) for rung, row in counted.items() if _conflicts(row) is not None}
     failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok" and row["kind"] != "rung_counters"}
     lines = []
-    for name in (*PUBLIC, CUBLAS):
+    for name in (*PUBLIC, CUBLAS, TUNED):
         burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
         if not (burst or steady or turns):
             if name in failed:
@@ -76,16 +77,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     Raises: UnsupportedError: matplotlib is not installed.
     """
-    try:
-        import matplotlib  # the `report` extra: no measurement needs it
-    except ImportError as error:
-        raise UnsupportedError(
-            asked=f"a plot at {path}",
-            rule="plots are drawn by matplotlib, which is not installed",
-            works="pip install 'tilewright[report]'; the rows and the table are written without it",
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    _, pyplot = drawing(path)
 
     figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}

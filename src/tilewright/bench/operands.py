@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from tilewright.bench.check import integer_limit
+from tilewright.check import integer_limit
 from tilewright.dtypes import DType
 from tilewright.problem import Problem
 

@@ -39,7 +39,10 @@ ONE_ROW_MORE, ONE_COLUMN_MORE = (4097, 4096, 4096), (4096, 4097, 4096)
 
 @dataclass(frozen=True, kw_only=True)
 class Repeat:
-    """One product that is repeated. `config` None: the model's choice; `rung`: on this rung of the ladder instead."""
+    """One product that is repeated.
+
+    `config` None: the model's choice, whatever is recorded; `rung`: on this rung of the ladder instead.
+    """
 
     problem: Problem
     config: Config | None = None
@@ -57,7 +60,13 @@ class Repeat:
         if self.rung is not None:
             return RungPlan(self.rung, self.problem, device, backend=backend, num_sms=self.num_sms)
         return plan_problem(
-            self.problem, device, backend=backend, ledger=Ledger(), config=self.config, num_sms=self.num_sms
+            self.problem,
+            device,
+            backend=backend,
+            ledger=Ledger(),
+            config=self.config,
+            num_sms=self.num_sms,
+            use_records=False,
         )
 
     def source(self, device: Device) -> Source:
@@ -131,8 +140,8 @@ def repeated_rows(group: str, repeats: int = REPEATS) -> Iterator[Row]:
     import torch  # here: the parent reads groups() without it
 
     from tilewright.backends.cuda import backend
-    from tilewright.bench.check import check
     from tilewright.bench.operands import Canary, inputs
+    from tilewright.check import check
 
     device = backend().device(0)
     for each in groups()[group]:

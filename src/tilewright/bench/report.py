@@ -13,6 +13,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +94,16 @@ def _is_refusal(row: Row) -> bool:
 def speed_table(rows: Sequence[Row]) -> str:
     """One line a problem, the modes side by side: both rates in TFLOPS and how many times faster."""
     timed = _beside_baseline(rows)
-    modes = [mode for mode in ("burst", "interleaved", "steady") if any(row["mode"] == mode for row, _ in timed)]
+    modes = [mode for mode in ("burst", "interleaved", "steady") if any(each.row["mode"] == mode for each in timed)]
     lines = []
-    for problem in dict.fromkeys(_problem_of(row) for row, _ in timed):
-        own = {row["mode"]: (row, base) for row, base in timed if _problem_of(row) == problem}
-        row = next(iter(own.values()))[0]
+    for problem in dict.fromkeys(_problem_of(each.row) for each in timed):
+        own = {each.row["mode"]: each for each in timed if _problem_of(each.row) == problem}
+        row = next(iter(own.values())).row
         lines.append(
             (
                 f"{row['m']}, {row['n']}, {row['k']}",
                 _type_of(row),
-                *(
-                    f"{own[mode][1]['rate_tflops']:.0f}, {own[mode][0]['rate_tflops']:.0f}, "
-                    f"**{own[mode][0]['ratio']:.3f}**"
-                    if mode in own
-                    else "-"
-                    for mode in modes
-                ),
+                *(own[mode].cell() if mode in own else "-" for mode in modes),
                 row["config"],
             )
         )
@@ -118,51 +113,84 @@ def speed_table(rows: Sequence[Row]) -> str:
         "tilewright is, the median over rounds of cuBLAS's time over tilewright's of the same round. TN: `b` is "
         "`w.t()`, k-contiguous; NN: `b` is row-major."
     )
-    return _table(head, lines) + _caption([row for row, _ in timed], meaning)
+    if any(each.tuned for each in timed):
+        meaning += f" {_TUNED_MEANING} TFLOPS and ratio stand behind the stroke."
+    return _table(head, lines) + _caption([each.row for each in timed], meaning)
 
 
 def time_table(rows: Sequence[Row]) -> str:
     """One line a problem and mode: both rates, the ratio with its quartiles, power and clock."""
-    head = (
-        "M, N, K",
-        "type",
-        "mode",
-        "cuBLAS TFLOPS",
-        "tilewright TFLOPS",
-        "ratio",
-        "quartiles",
-        "W",
-        "SM MHz",
-        "config",
-    )
     timed = _beside_baseline(rows)
+    is_tuned = any(each.tuned for each in timed)
+    head = ["M, N, K", "type", "mode", "cuBLAS TFLOPS", "tilewright TFLOPS", "ratio", "quartiles"]
+    head += ["tuned TFLOPS", "ratio", "quartiles"] * is_tuned
+    head += ["W", "SM MHz", "config"]
     lines = []
-    for row, base in timed:
+    for each in timed:
+        row, base = each.row, each.base
         is_steady = row["mode"] == "steady"  # the driver averages power over a second: the others are shorter
-        lines.append(
-            (
-                f"{row['m']}, {row['n']}, {row['k']}",
-                _type_of(row),
-                row["mode"],
-                f"{base['rate_tflops']:.0f}",
-                f"{row['rate_tflops']:.0f}",
-                f"**{row['ratio']:.3f}**",
-                f"{row['ratio_lower']:.3f} .. {row['ratio_upper']:.3f}",
-                _whole(row["watts"] if is_steady else None),
-                _whole(row["clock_mhz"] if is_steady else None),
-                row["config"],
-            )
-        )
+        cells = [
+            f"{row['m']}, {row['n']}, {row['k']}",
+            _type_of(row),
+            row["mode"],
+            f"{base['rate_tflops']:.0f}",
+            f"{row['rate_tflops']:.0f}",
+            f"**{row['ratio']:.3f}**",
+            f"{row['ratio_lower']:.3f} .. {row['ratio_upper']:.3f}",
+        ]
+        if each.tuned:
+            cells += [
+                f"{each.tuned['rate_tflops']:.0f}",
+                f"**{row['ratio_tuned']:.3f}**",
+                f"{row['ratio_tuned_lower']:.3f} .. {row['ratio_tuned_upper']:.3f}",
+            ]
+        elif is_tuned:
+            cells += ["-"] * 3
+        cells += [
+            _whole(row["watts"] if is_steady else None),
+            _whole(row["clock_mhz"] if is_steady else None),
+            row["config"],
+        ]
+        lines.append(cells)
     meaning = "A ratio is the median over rounds of cuBLAS's time over tilewright's of the same round."
-    return _table(head, lines) + _caption([row for row, _ in timed], meaning)
+    if is_tuned:
+        meaning += f" {_TUNED_MEANING}"
+    return _table(head, lines) + _caption([each.row for each in timed], meaning)
 
 
-def _beside_baseline(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Each timed row that has a ratio, with the row that it was measured beside."""
+_TUNED_MEANING = (
+    "Tuned is the fastest of cuBLASLt's algorithms, of all that its heuristics offer for this size and for its "
+    "neighbours, timed in the same run."
+)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """One timed row of tilewright and those that it was measured beside."""
+
+    row: Row
+    base: Row
+    tuned: Row | None
+
+    def cell(self) -> str:
+        """Both rates and the ratio, and those of the tuned baseline."""
+        text = f"{self.base['rate_tflops']:.0f}, {self.row['rate_tflops']:.0f}, **{self.row['ratio']:.3f}**"
+        if self.tuned:
+            text += f" / {self.tuned['rate_tflops']:.0f}, **{self.row['ratio_tuned']:.3f}**"
+        return text
+
+
+def _beside_baseline(rows: Sequence[Row]) -> list[_Beside]:
+    """Each timed row of tilewright that has a ratio, with the baselines that it was measured beside."""
     timed = [row for row in rows if row.get("kind") == "time" and row["status"] == "ok"]
     baselines = {(*_problem_of(row), row["mode"]): row for row in timed if row["ratio"] is None}
-    pairs = [(row, baselines.get((*_problem_of(row), row["mode"]))) for row in timed if row["ratio"] is not None]
-    return [(row, base) for row, base in pairs if base is not None]
+    tuned = {(*_problem_of(row), row["mode"]): row for row in timed if "tuned" in row}
+    found = []
+    for row in timed:
+        key = (*_problem_of(row), row["mode"])
+        if row["ratio"] is not None and "tuned" not in row and key in baselines:
+            found.append(_Beside(row, baselines[key], tuned.get(key)))
+    return found
 
 
 _CHECK_HEAD = ("products", "sizes", "elements", "exact", "wrong", "largest error / bound")

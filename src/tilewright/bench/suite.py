@@ -5,7 +5,20 @@ Each is (M, N, K) of out (M, N) = a (M, K) x b (K, N), both inputs k-contiguous 
 
 from __future__ import annotations
 
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.dtypes import DTypeLike
+from tilewright.errors import UnsupportedError
+from tilewright.problem import Major, Problem
+
 Shape = tuple[int, int, int]
+
+_SIZES = re.compile(r"(\d{1,9})x(\d{1,9})x(\d{1,9})")
 
 GROUPS: dict[str, tuple[Shape, ...]] = {
     "square": (
@@ -98,3 +111,90 @@ GROUPS: dict[str, tuple[Shape, ...]] = {
 def shapes() -> tuple[Shape, ...]:
     """Every shape of every group, in the order of the table."""
     return tuple(shape for group in GROUPS.values() for shape in group)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One product to measure: a shape and the group that it stands for."""
+
+    group: str
+    shape: Shape
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self.shape))
+
+
+def entries(text: str) -> list[Entry]:
+    """What a suite names, each shape once: "all", groups of GROUPS and MxNxK joined by commas, or a JSON file.
+
+    The file holds {"group": [[M, N, K], ...], ...}; what is no list, such as a comment, is passed over.
+    Raises: UnsupportedError: none of these, or nothing in it.
+    """
+    if text.endswith(".json"):
+        found = _from_file(Path(text))
+    else:
+        found = [entry for word in text.split(",") for entry in _from_word(word.strip())]
+    if not found:
+        raise UnsupportedError(asked=f"the suite {text!r}", rule="it names no shape", works="name a group or MxNxK")
+    once: dict[Shape, Entry] = {}
+    for entry in found:
+        once.setdefault(entry.shape, entry)
+    return list(once.values())
+
+
+def _from_word(word: str) -> list[Entry]:
+    if word == "all":
+        return [Entry(group, shape) for group, own in GROUPS.items() for shape in own]
+    if word in GROUPS:
+        return [Entry(word, shape) for shape in GROUPS[word]]
+    sizes = _SIZES.fullmatch(word)
+    if sizes is None or "0" in sizes.groups():
+        raise UnsupportedError(
+            asked=f"the suite {word!r}",
+            rule=f"a suite is all, one of {', '.join(GROUPS)}, sizes MxNxK, or a .json file of groups",
+            works="name some of them, joined by commas",
+        )
+    m, n, k = map(int, sizes.groups())
+    return [Entry("named", (m, n, k))]
+
+
+def _from_file(path: Path) -> list[Entry]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        groups = {group: own for group, own in content.items() if isinstance(own, list)}
+        return [Entry(group, _shape(sizes)) for group, own in groups.items() for sizes in own]
+    except (OSError, ValueError, AttributeError) as error:
+        raise UnsupportedError(
+            asked=f"the suite in {path}",
+            rule=f'it is no JSON of {{"group": [[M, N, K], ...]}}: {error}',
+            works="name an existing file of that form",
+        ) from error
+
+
+def _shape(sizes: Any) -> Shape:
+    if not isinstance(sizes, list) or len(sizes) != 3 or not all(type(size) is int and size > 0 for size in sizes):
+        raise ValueError(f"{sizes} is no [M, N, K]")
+    m, n, k = sizes
+    return (m, n, k)
+
+
+def problem_of(
+    shape: Shape, *, dtype: DTypeLike = "bf16", out_dtype: DTypeLike | None = None, b_major: Major = "k"
+) -> Problem:
+    """The product of contiguous matrices, as they are in a model: rows are padded to nothing.
+
+    Unlike problem.packed(), rows of an odd length stay odd; whether tilewright serves them, its plan says.
+    """
+    m, n, k = shape
+    kind = dtypes.by_name(dtype)
+    return Problem(
+        m=m,
+        n=n,
+        k=k,
+        dtype=kind,
+        out_dtype=kind if out_dtype is None else dtypes.by_name(out_dtype),
+        b_major=b_major,
+        a_pitch=k,
+        b_pitch=k if b_major == "k" else n,
+        out_pitch=n,
+    )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench.ladder_report import markdown
+from tilewright.bench.plots import drawing
 from tilewright.bench.sweeps import CUBLAS
-from tilewright.errors import UnsupportedError
 
 Row = dict[str, Any]
 
@@ -190,16 +190,7 @@ def plot(lines: Sequence[Line], title: str, path: Path) -> None:
 
     Raises: UnsupportedError: matplotlib is not installed.
     """
-    try:
-        import matplotlib  # the `report` extra: no measurement needs it
-    except ImportError as error:
-        raise UnsupportedError(
-            asked=f"a plot at {path}",
-            rule="plots are drawn by matplotlib, which is not installed",
-            works="pip install 'tilewright[report]'; the tables are written without it",
-        ) from error
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    matplotlib, pyplot = drawing(path)
 
     timed = [line for line in lines if line.rates]
     traffic = [(line.counted.get("dram_read_bytes") or 0.0) / 1e9 for line in timed]

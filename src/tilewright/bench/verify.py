@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.memory import Buffer
-from tilewright.bench.check import Check, check, check_exact, integer_limit, sampled_rows
+from tilewright.check import Check, check, check_exact, integer_limit, sampled_rows
 from tilewright.dispatch import plan as make_plan
 from tilewright.problem import Problem
 
@@ -84,6 +85,28 @@ def _verify_with_torch(
     else:
         verdict = check(a, b, canary.out, problem.out_dtype)
     return dataclasses.replace(verdict, unwritten=canary.unwritten(), damaged=canary.damaged())
+
+
+def verify_launch(
+    problem: Problem,
+    operands: tuple[Any, Any, Any],
+    launch: Callable[[int], None],
+    synchronize: Callable[[], Any],
+    *,
+    allowed: float = 0.0,
+) -> Check:
+    """The verdict on launch(0), which multiplies these torch tensors: sampled rows, and every element written.
+
+    `allowed`: absolute error beyond the derived bound; see check().
+    """
+    import torch  # see has_torch()
+
+    a, b, out = operands
+    out.fill_(float("nan"))
+    launch(0)
+    synchronize()
+    verdict = check(a, b, out, problem.out_dtype, rows=sampled_rows(problem.m), allowed=allowed)
+    return dataclasses.replace(verdict, unwritten=int(torch.isnan(out).sum()))
 
 
 def verify_without_torch(

@@ -41,7 +41,7 @@ def build(
         plan = request.plan(request.problem(m, n, k, dtype, out_dtype, b_major), target, config=config, num_sms=num_sms)
         source = source_of(plan)
         sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel
-    binaries = _compile(list(sources.values()), into, threads)
+    binaries = compile_into(list(sources.values()), into, threads)
     size_bytes = sum(len(binary.cubin) for binary in binaries)
     if as_json:
         rows = [{"name": b.name, "arch": b.arch, "compiler": b.compiler, "cubin_bytes": len(b.cubin)} for b in binaries]
@@ -75,7 +75,7 @@ def sizes_of(words: list[str]) -> list[Sizes]:
     raise typer.BadParameter(f"{' '.join(words)!r} is neither M N K nor one of all, {', '.join(suite.GROUPS)}")
 
 
-def _compile(sources: list[Source], into: Path, threads: int | None) -> list[Binary]:
+def compile_into(sources: list[Source], into: Path, threads: int | None) -> list[Binary]:
     """The kernels, written to the folder, with a progress bar on standard error."""
     from rich import progress  # see terminal.console()
 

@@ -23,7 +23,7 @@ from tilewright.cli.request import BMajor
 
 if TYPE_CHECKING:
     from tilewright.backends.emulated import EmulatedBackend, Finding, Report
-    from tilewright.bench.check import Check
+    from tilewright.check import Check
     from tilewright.errors import EmulationError
     from tilewright.plan import Plan
 

@@ -45,6 +45,9 @@ def ladder(
     counters: Annotated[
         bool, typer.Option("--counters/--no-counters", help="Count bytes and bank conflicts where ncu is: 8 s a rung.")
     ] = True,
+    tune_s: Annotated[
+        float, typer.Option("--tune-s", min=0.0, help="Seconds to look for cuBLASLt's best algorithm, as a column too.")
+    ] = 0.0,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
@@ -62,7 +65,7 @@ def ladder(
     if reason:
         rows, facts, columns, lines = _emulated(names, problem, reason)
     else:
-        rows, facts, columns, lines = _measured(names, problem, steady, rounds, ceiling_rows, counters)
+        rows, facts, columns, lines = _measured(names, problem, steady, rounds, ceiling_rows, counters, tune_s)
     if ceiling_rows:
         ceilings.show(ceiling_rows, facts, into)
     terminal.print_table(f"{problem}{', emulated' if reason else ''}", columns, lines)
@@ -118,6 +121,7 @@ def _measured(
     rounds: int | None,
     ceiling_rows: Sequence[dict[str, Any]],
     counters: bool,
+    tune_s: float,
 ) -> Answer:
     from tilewright.bench import ladder as measurement  # see ladder()
     from tilewright.bench import ladder_counters
@@ -128,7 +132,7 @@ def _measured(
     counts = counters and ladder_counters.is_there()
     steps = len(list(measurement.rungs_of(names))) + len(modes) + (len(names) if counts else 0)
     with _steps(steps) as progress:
-        rows = measurement.measure(names, problem, modes=modes, rounds=rounds, progress=progress)
+        rows = measurement.measure(names, problem, modes=modes, rounds=rounds, tune_s=tune_s, progress=progress)
         if counts:  # a profiler heats and cools the card in its own way: last
             failed = {row["rung"] for row in rows if row["status"] != "ok"}
             sound = [name for name in names if name not in failed]

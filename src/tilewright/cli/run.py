@@ -30,7 +30,7 @@ from tilewright.cli.request import BMajor
 from tilewright.cli.show import resource_facts
 
 if TYPE_CHECKING:
-    from tilewright.bench.check import Check
+    from tilewright.check import Check
     from tilewright.device import Device
     from tilewright.plan import Plan
     from tilewright.problem import Problem
@@ -255,6 +255,8 @@ def _document(answer: Answer) -> dict[str, Any]:
         "device": str(plan.device),
         "family": plan.family.name,
         "config": dataclasses.asdict(plan.config),
+        "why": plan.why,
+        "record": None if plan.record is None else dataclasses.asdict(plan.record),
         "prediction": dataclasses.asdict(plan.prediction),
         "binary": {
             "name": binary.name,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.bench.check import (
+from tilewright.check import (
     SAMPLED_ROWS,
+    Reference,
     accumulation_factor,
     check,
     check_exact,
@@ -44,6 +45,14 @@ def test_one_element_an_ulp_off_is_found_where_it_is(dtype: DType, out_dtype: DT
     assert (verdict.wrong, verdict.first_wrong) == (1, (17, 5))
     assert verdict.worst > 1
     assert "first at (17, 5)" in str(verdict)
+
+
+def test_what_is_allowed_is_added_to_every_bound_and_covers_no_more() -> None:
+    a, b, out = product(8, 8, 64, BF16, FP32)
+    out[3, 4] += 1.0
+    assert not check(a, b, out, FP32).ok
+    assert check(a, b, out, FP32, allowed=1.0).ok
+    assert check(a, b, out, FP32, allowed=0.9).first_wrong == (3, 4)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -128,7 +137,7 @@ def test_blocks_of_rows_give_the_same_verdict(monkeypatch: pytest.MonkeyPatch) -
     a, b, out = product(40, 30, 64, BF16, BF16)
     out[33, 2] = np.nan
     whole = check(a, b, out, BF16)
-    monkeypatch.setattr("tilewright.bench.check.BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr("tilewright.check.BLOCK_ELEMENTS", 100)
     assert check(a, b, out, BF16) == whole
 
 
@@ -142,3 +151,15 @@ def test_torch_tensors_take_the_same_road() -> None:
     wrong = torch.from_numpy(out.copy())
     wrong[3, 4] = float("nan")
     assert check(torch.from_numpy(a), torch.from_numpy(b), wrong, FP32).first_wrong == (3, 4)
+
+
+def test_a_reference_gives_the_verdicts_of_a_check_on_every_out_that_it_is_asked_about() -> None:
+    a, b, out = product(40, 30, 64, BF16, BF16)
+    wrong = out.copy()
+    wrong[7, 3] = np.nan
+    reference = Reference(a, b, BF16)
+    assert (reference.check(out), reference.check(wrong)) == (check(a, b, out, BF16), check(a, b, wrong, BF16))
+    ones = np.ones((4, 64), BF16.numpy), np.ones((64, 4), BF16.numpy)
+    exact = Reference(*ones, FP32, exact=True)
+    assert exact.check(np.full((4, 4), 64, np.float32)).ok
+    assert exact.check(np.full((4, 4), 63, np.float32)).wrong == 16

@@ -7,6 +7,7 @@ operators that both have, and a torch tensor is checked on its own device.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -66,32 +67,15 @@ def accumulation_factor(k: int) -> float:
     return cuts / (1 - cuts)
 
 
-def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None) -> Check:
+def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None, allowed: float = 0.0) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
     Shapes: a (m, k), b (k, n), out (m, n), any strides. `rows` limits the check to these rows.
-    The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number).
+    The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
+    added to it, an absolute error: for a baseline that is known to round in between.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
-    k, n = b.shape
-    factor = accumulation_factor(k)
-    finfo = ml_dtypes.finfo(out_dtype.numpy)
-    half_ulp, tiny, largest = out_dtype.unit_roundoff, float(finfo.smallest_subnormal) / 2, float(finfo.max)
-    b64 = _float64(b)
-    b64_size = abs(b64)
-    tally = _Tally()
-    for selected in _blocks(a.shape[0], n, rows):
-        a64, got = _float64(a[selected]), _float64(out[selected])
-        with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
-            reference = a64 @ b64
-            summing = factor * (abs(a64) @ b64_size)
-            bound = summing + half_ulp * (abs(reference) + summing) + tiny
-            error = abs(got - reference)
-        overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
-        # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
-        same = (got == reference) | ((got != got) & (reference != reference))
-        tally.add(selected, error, bound, (error <= bound) | overflows | same)
-    return tally.verdict()
+    return _verdict(_bounded(a, b, out_dtype, rows), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
@@ -99,13 +83,68 @@ def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> C
 
     Shapes: as check(). The inputs' partial sums must stay below 2^24: see integer_limit().
     """
-    tally = _Tally()
+    return _verdict(_exact(a, b, rows), out)
+
+
+class Reference:
+    """What out must be, computed once, for whoever has many outs of one a and b.
+
+    Holds one float64 matrix of out's size, or two with bounds: for samples of a product, not for all of a large one.
+    """
+
+    def __init__(self, a: Any, b: Any, out_dtype: DType, *, exact: bool = False) -> None:
+        """`exact`: the inputs are whole numbers, as in check_exact(). Cost: that of one check."""
+        self._blocks = list(_exact(a, b, None) if exact else _bounded(a, b, out_dtype, None))
+
+    def check(self, out: Any) -> Check:
+        """The verdict on one out."""
+        return _verdict(self._blocks, out)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """The reference of some rows. `summing` None: out must equal the reference, rounded to its type."""
+
+    selected: Any
+    reference: Any
+    summing: Any = None  # how far fp32 sums may be off
+    out_dtype: DType | None = None
+
+
+def _bounded(a: Any, b: Any, out_dtype: DType, rows: list[int] | None) -> Iterator[_Block]:
+    factor = accumulation_factor(b.shape[0])
+    b64 = _float64(b)
+    b64_size = abs(b64)
+    for selected in _blocks(a.shape[0], b.shape[1], rows):
+        a64 = _float64(a[selected])
+        with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
+            yield _Block(selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+
+
+def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
     b64 = _float64(b)
     for selected in _blocks(a.shape[0], b.shape[1], rows):
-        reference = _float64(_cast(_float64(a[selected]) @ b64, out))
-        got = _float64(out[selected])
-        error = abs(got - reference)
-        tally.add(selected, error, None, got == reference)
+        yield _Block(selected, _float64(a[selected]) @ b64)
+
+
+def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
+    tally = _Tally()
+    for block in blocks:
+        got = _float64(out[block.selected])
+        if block.out_dtype is None:
+            reference = _float64(_cast(block.reference, out))
+            tally.add(block.selected, abs(got - reference), None, got == reference)
+            continue
+        finfo = ml_dtypes.finfo(block.out_dtype.numpy)
+        half_ulp, tiny = block.out_dtype.unit_roundoff, float(finfo.smallest_subnormal) / 2
+        reference, summing, largest = block.reference, block.summing, float(finfo.max)
+        with np.errstate(invalid="ignore"):
+            bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
+            error = abs(got - reference)
+        overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+        # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
+        same = (got == reference) | ((got != got) & (reference != reference))
+        tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
     return tally.verdict()
 
 

@@ -1,0 +1,347 @@
+"""Measured choices as JSON lines: which config ran fastest for a problem on a device, and what was measured.
+
+For those who ask:
+
+    records.lookup(problem, device, num_sms) -> Record | None    the choice of record; a dictionary and a parse
+    records.append(record) -> bool                               one more line in the user's file
+    records.user(), records.shipped() -> Store                   a file, or the package's files: listing, forgetting
+
+The user's file (TILEWRIGHT_RECORDS) goes before what is shipped (data/records/), and within a file a later line before
+an earlier one. The file only ever grows: a line is appended whole, under a lock, and forgetting is a line as well, so
+any number of processes may tune and read at once. A line that is torn or not ours is passed over and told once; what
+another writer put behind a torn line is found.
+
+A record is a fact about one kernel's source, named by its digest. Where the source has changed since, it is a hint;
+that is judged by choice.py, as is whether the config is still legal. Knows nothing of kernels, of the model or of how
+anything is measured.
+
+State: the index of each file that was read, renewed when the file changes; `clear()` drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from tilewright import settings
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+
+SCHEMA = 1  # of a line; a line of another is not ours
+
+Regime = Literal["burst", "interleaved", "steady"]
+REGIMES: tuple[Regime, ...] = ("burst", "interleaved", "steady")
+
+_BETWEEN = " | "  # the parts of a key
+_HEAD = b'{"key": "'  # how every line begins
+_PASSED = "; a line that is torn or of another version is passed over"
+_WORKS = f"let {settings.RECORDS.name} name a file that you can write"
+_KEY = re.compile(rb'\{"key": ("[^"\\]*(?:\\.[^"\\]*)*"), ')
+
+
+class RecordsWarning(UserWarning):
+    """A file of records that cannot be read or written in whole. Nothing fails by it: the model chooses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measured choice. `key` says of what on which device: key_of() spells it, and three properties read it.
+
+    Units: microseconds; `spread` the distance between the quartiles over the median, of `rounds` samples. `digest` is
+    the kernel's source digest, whichever compiler built it; `compiler`, `driver`, `date` (ISO) tell of the measurement.
+    """
+
+    key: str
+    family: str
+    config: Config
+    measured_us: float
+    predicted_us: float
+    spread: float
+    rounds: int
+    regime: Regime
+    digest: str
+    compiler: str
+    driver: str
+    date: str
+
+    @property
+    def device(self) -> str:
+        """The device, as device_text() spells it."""
+        return self.key.split(_BETWEEN)[0]
+
+    @property
+    def problem(self) -> str:
+        """The problem, as problem_text() spells it."""
+        return self.key.split(_BETWEEN)[1]
+
+    @property
+    def sms(self) -> str:
+        """The SMs that it ran on, "all SMs" or "66 SMs"."""
+        return self.key.split(_BETWEEN)[2]
+
+    def line(self) -> str:
+        """The record as one line of JSON, without its end; the key comes first."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return json.dumps({"key": self.key, "schema": SCHEMA, **fields, "config": dataclasses.asdict(self.config)})
+
+    def __str__(self) -> str:
+        return f"{self.problem} on {self.sms} of {self.device}: {self.config}, {self.measured_us:.1f} us, {self.date}"
+
+
+_TEXTS = ("key", "family", "regime", "digest", "compiler", "driver", "date")
+_NUMBERS = ("measured_us", "predicted_us", "spread", "rounds")
+
+
+def record_of(line: str) -> Record:
+    """The record of a line.
+
+    Raises: ValueError: no JSON, not ours, of a field that this version does not know, or a value of the wrong kind.
+    """
+    try:
+        fields = json.loads(line)
+        if type(fields) is not dict or fields.pop("schema", None) != SCHEMA:
+            raise ValueError(f"no record of schema {SCHEMA}")
+        for name in _TEXTS:
+            if type(fields[name]) is not str:
+                raise ValueError(f"{name} = {fields[name]!r} is no text")
+        for name in _NUMBERS:
+            if type(fields[name]) not in (int, float) or not 0 <= fields[name] < float("inf"):
+                raise ValueError(f"{name} = {fields[name]!r} is no number from 0 up")
+        if fields["regime"] not in REGIMES or fields["key"].count(_BETWEEN) != 2:
+            raise ValueError(f"regime {fields['regime']!r} or key {fields['key']!r} is none")
+        fields["config"] = Config(**fields["config"])
+        return Record(**fields)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def device_text(device: Device) -> str:
+    """What tells devices apart: the driver's name, which tells the kind of memory too; SMs and L2, fewer in a slice."""
+    major, minor = device.sm
+    return f"{device.name} sm_{major}{minor} {device.num_sms} SMs {device.l2_bytes >> 20} MiB"
+
+
+def problem_text(problem: Problem) -> str:
+    """All of a problem that a choice depends on: sizes, types, layouts, and how far each operand's rows are aligned.
+
+    The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and, for
+    out, its address and the bytes of a row: what decides how memory is reached, and not how long a pitch is.
+    """
+    size, out_size = problem.dtype.size, problem.out_dtype.size
+    layout = {"k": "TN", "n": "NN"}[problem.b_major]
+    a = _alignment(problem.a_pitch * size)
+    b = _alignment(problem.b_pitch * size)
+    out = min(problem.out_align_bytes, _alignment(problem.out_pitch * out_size), _alignment(problem.n * out_size))
+    return (
+        f"{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {layout} a{a} b{b} out{out}"
+    )
+
+
+def key_of(problem: Problem, device: Device, num_sms: int | None = None) -> str:
+    """The key of a problem on a device; naming all of its SMs is naming none."""
+    sms = "all" if num_sms is None or num_sms == device.num_sms else num_sms
+    return f"{device_text(device)}{_BETWEEN}{problem_text(problem)}{_BETWEEN}{sms} SMs"
+
+
+def _alignment(num_bytes: int) -> int:
+    return min(num_bytes & -num_bytes, TMA_ALIGNMENT_BYTES) or TMA_ALIGNMENT_BYTES
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+class _Index:
+    """The lines of one text by key, unread: parsing 10^4 of them at the first product would take 0.3 s."""
+
+    def __init__(self, raw: bytes, name: str) -> None:
+        self.name = name
+        self.lines: dict[bytes, list[bytes]] = {}
+        for whole in raw.split(b"\n"):
+            if not whole:
+                continue
+            start = whole.rfind(_HEAD)  # the last: a writer that was stopped leaves a piece before another's line
+            match = _KEY.match(whole, start) if start >= 0 else None
+            if start != 0 or match is None or not whole.endswith(b"}"):
+                _warn(name, f"{whole[:60]!r}{_PASSED}")
+            if match is not None:
+                self.lines.setdefault(match.group(1), []).append(whole[start:])
+
+    def lookup(self, key: bytes) -> Record | None:
+        """The last record of a key, unless it was forgotten after that."""
+        for line in reversed(self.lines.get(key, ())):
+            if _is_forgotten(line):
+                return None
+            try:
+                return record_of(line.decode())
+            except ValueError as error:
+                _warn(self.name, f"{error}{_PASSED}")
+        return None
+
+
+@dataclass(frozen=True)
+class Store:
+    """One file of records, or the read-only texts of the package (`path` None and `texts` given)."""
+
+    path: Path | None
+    texts: tuple[tuple[str, bytes], ...] = ()
+
+    def lookup(self, key: str) -> Record | None:
+        """The record of this key that was written last, or None. Raises nothing: what cannot be read is told once.
+
+        Cost: 33 us among 10^4 records, measured, 2-core x86-64, 2026-11-30; 21 ms for the first look-up, and for one
+        after the file has changed, which read it.
+        """
+        index = self._index()
+        return None if index is None else index.lookup(json.dumps(key).encode())
+
+    def records(self) -> Iterator[Record]:
+        """Every record that a lookup would find, in the order in which keys were first written."""
+        index = self._index()
+        for key in () if index is None else tuple(index.lines):
+            if index is not None and (record := index.lookup(key)) is not None:
+                yield record
+
+    def append(self, line: str) -> None:
+        """One more line, whole, and on disk when this returns.
+
+        Raises: OSError: the file or its folder cannot be written.
+        """
+        if self.path is None:
+            raise OSError("there is no home folder")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks: O_APPEND alone keeps lines whole there
+                fcntl.flock(handle, fcntl.LOCK_EX)  # network file systems append by seek and write
+            size = os.fstat(handle).st_size
+            is_torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"
+            raw = (("\n" if is_torn else "") + line + "\n").encode()
+            if os.write(handle, raw) != len(raw):
+                raise OSError("the disk is full")
+            os.fsync(handle)
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)  # closing would not, where another thread has forked meanwhile
+            os.close(handle)
+
+    def _index(self) -> _Index | None:
+        if self.texts:
+            return _shipped_index(self.texts)
+        return None if self.path is None else _indexes.of(self.path)
+
+
+class _Indexes:
+    """The index of every file that was read, as it was when its size, time or place on disk last changed.
+
+    Without a lock: two threads that meet a new file both read it, and both find the same.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, int, int], _Index]] = {}
+
+    def of(self, path: Path) -> _Index | None:
+        try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            known = self._known.get(path)
+            if known is None or known[0] != stamp:
+                known = self._known[path] = (stamp, _Index(path.read_bytes(), str(path)))
+            return known[1]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            _warn(str(path), f"it cannot be read ({error.strerror}); the model chooses")
+            return None
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+_indexes = _Indexes()
+_warned: set[str] = set()
+
+
+def user() -> Store:
+    """The user's file. Raises: UnsupportedError: the setting is no value of its kind."""
+    return Store(settings.RECORDS.read())
+
+
+@cache
+def shipped() -> Store:
+    """What the package brings: measured by the project, one file a kind of device."""
+    folder = resources.files("tilewright") / "data" / "records"
+    files = sorted((item for item in folder.iterdir() if item.name.endswith(".jsonl")), key=lambda item: item.name)
+    return Store(None, tuple((item.name, item.read_bytes()) for item in files))
+
+
+@cache
+def _shipped_index(texts: tuple[tuple[str, bytes], ...]) -> _Index:
+    return _Index(b"\n".join(raw for _, raw in texts), ", ".join(name for name, _ in texts))
+
+
+def lookup(problem: Problem, device: Device, num_sms: int | None = None) -> Record | None:
+    """The record of this product on this device, the user's before the shipped one; None without one.
+
+    Asks no setting but the file's place: whether records are wanted, the caller knows.
+    """
+    key = key_of(problem, device, num_sms)
+    return user().lookup(key) or shipped().lookup(key)
+
+
+def append(record: Record) -> bool:
+    """True when the record is in the user's file; False, and a RecordsWarning, when that cannot be written."""
+    return _append(record.line())
+
+
+def forget(key: str) -> bool:
+    """True when the user's file says no more of this key; what is shipped then counts again."""
+    return _append(json.dumps({"key": key, "schema": SCHEMA, "forgotten": True}))
+
+
+def clear() -> None:
+    """Drops what was read of files, and what was told about them."""
+    _indexes.clear()
+    _warned.clear()
+
+
+def _append(line: str) -> bool:
+    store = user()
+    try:
+        store.append(line)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        _warn(f"{store.path or '(none)'}", f"it cannot be written ({reason}); {_WORKS}", "write")
+        return False
+    return True
+
+
+def _is_forgotten(line: bytes) -> bool:
+    if b'"forgotten": true' not in line:
+        return False
+    try:
+        return json.loads(line).get("forgotten") is True
+    except ValueError:
+        return False
+
+
+def _warn(name: str, reason: str, kind: str = "read") -> None:
+    """One warning a process for each file and kind of trouble."""
+    if f"{kind} {name}" in _warned:
+        return
+    _warned.add(f"{kind} {name}")
+    warnings.warn(f"records in {name}: {reason}", RecordsWarning, stacklevel=2)

@@ -1,0 +1,1 @@
+"""Measuring the best configs of a problem against each other, and keeping the winner as a record."""

@@ -1,0 +1,73 @@
+"""The configs that a tuning measures, and their kernels: a record's config first, then the model's fastest.
+
+Knows nothing of measuring. Compiling runs on all cores and needs no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tilewright import model, records, settings
+from tilewright.choice import production, reasons_against
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.errors import CompileError, UnsupportedError
+from tilewright.jit.build import build, source_digest_of
+from tilewright.jit.source import Binary
+from tilewright.kernels.family import Family
+from tilewright.kernels.render import render
+from tilewright.problem import Problem
+from tilewright.tuning.outcome import Status
+
+
+@dataclass
+class Entry:
+    """One candidate on its way. `order` is its place in the family's order, and its number in the race."""
+
+    order: int
+    family: Family
+    config: Config
+    predicted_us: float
+    digest: str = ""
+    binary: Binary | None = None
+    status: Status = "unfinished"
+    why: str = ""
+    is_proven: bool = False
+
+
+def candidates_of(problem: Problem, device: Device, num_sms: int | None, count: int) -> list[Entry]:
+    """The config of record first, where there is one that can run, then the model's fastest; all different.
+
+    A record's config that is not in the family's space comes last in its order.
+    Raises: what model.best() raises.
+    """
+    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms)
+    found = [Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space[: max(count, 1)]]
+    hint = records.lookup(problem, device, num_sms)
+    if hint is None or reasons_against(hint, problem, device, num_sms):
+        return found
+    family = production(hint.family)
+    assert family is not None  # else there were reasons against it
+    places = {(each.family.name, each.config): each.order for each in space}
+    order = places.get((hint.family, hint.config), max(places.values()) + 1)
+    predicted = model.predict(family, problem, hint.config, device, num_sms)
+    return [Entry(order, family, hint.config, predicted.total_us), *(each for each in found if each.order != order)]
+
+
+def compile_all(entries: Sequence[Entry], problem: Problem, device: Device) -> None:
+    """Gives every candidate its kernel; one that does not compile gets the reason instead."""
+
+    def compile_one(entry: Entry) -> None:
+        source = render(entry.family, problem, entry.config, device)
+        entry.digest = source_digest_of(source)
+        try:
+            entry.binary = build(source, refuse=True)
+        except (CompileError, UnsupportedError) as error:
+            entry.status = "not compiled"
+            entry.why = error.reason if isinstance(error, CompileError) else error.rule
+
+    threads = min(settings.COMPILE_THREADS.read(), len(entries))
+    with ThreadPoolExecutor(threads, thread_name_prefix="tilewright-tune") as pool:
+        list(pool.map(compile_one, entries))

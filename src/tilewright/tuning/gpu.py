@@ -1,0 +1,222 @@
+"""The tuner's bench on a GPU: operands, checks and times of kernels, with no array library.
+
+Every kernel is checked before it is timed, twice: with whole numbers, which must come out bit for bit, and with normal
+data under the derived bound of each element. Checked are up to 192 rows by 4096 columns, the first and the last of both
+among them, and all of out for elements that were not written. Timed is what timing.Column times: cold, rotating
+operands of normal data, captured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.backends.cuda import CudaBackend, backend
+from tilewright.backends.driver import version_text
+from tilewright.backends.memory import Buffer
+from tilewright.check import Reference, integer_limit, sampled_rows
+from tilewright.dtypes import DType
+from tilewright.problem import Problem
+from tilewright.timing import Candidate, Column, CudaMachine, num_cold_sets
+from tilewright.tuning.child import Job
+
+MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem; 4x the L2 is reached long before
+MAX_SETS = 256
+SAMPLED_COLUMNS = 4096
+# Random values are drawn once and repeated: drawing gigabytes takes longer than all the rest. A prime, so that rows of
+# no pitch repeat in step.
+PERIOD = 4_194_301
+POISON = 0x7FC0  # NaN in bf16 and fp16, and twice in a row in fp32
+
+
+@dataclass
+class _Set:
+    """The memory of one a, b and out."""
+
+    a: Buffer
+    b: Buffer
+    out: Buffer
+
+    @property
+    def addresses(self) -> dict[str, int]:
+        return {"a": self.a.address, "b": self.b.address, "out": self.out.address}
+
+    def free(self) -> None:
+        for buffer in (self.a, self.b, self.out):
+            buffer.free()
+
+
+class GpuBench:
+    """The Bench protocol on one GPU; used as a `with` block."""
+
+    def __init__(self, ordinal: int = 0, cuda: CudaBackend | None = None) -> None:
+        """Raises: DriverError, UnsupportedError: no GPU to work on."""
+        self._cuda = backend() if cuda is None else cuda
+        self._ordinal = ordinal
+        self._l2_bytes = self._cuda.device(ordinal).l2_bytes
+        self._machine: CudaMachine | None = None  # of the open problem; its stream owns what was captured
+        self._values: dict[tuple[str, int, int], NDArray[Any]] = {}
+        self._problem: Problem | None = None
+        self._sets: list[_Set] = []
+        self._whole: _Set | None = None  # operands of whole numbers, for the check alone
+        self._references: list[tuple[str, _Set, Reference]] = []
+        self._rows: list[int] = []
+        self._columns: list[int] = []
+        self._armed: dict[int, Column] = {}
+
+    def facts(self) -> dict[str, str]:
+        """The driver, as a record names it."""
+        return {"driver": version_text(self._cuda.driver_version)}
+
+    def open(self, problem: Problem, seed: int) -> int:
+        """Operands and references of a problem; how many sets are rotated.
+
+        Raises: DriverError: they do not fit. Cost: about 1 s for 8192^3, most of it references.
+        """
+        self.close_problem()
+        self._problem = problem
+        self._machine = CudaMachine(self._cuda, self._ordinal)
+        self._machine.__enter__()
+        self._rows = sampled_rows(problem.m, seed)
+        self._columns = sampled_columns(problem.n, seed)
+        limit = max(2, min(MAX_SETS, MAX_OPERAND_BYTES // set_bytes(problem)))
+        num_sets = num_cold_sets(set_bytes(problem), self._l2_bytes, limit)
+        whole, a, b = self._make_set(problem, seed, integer_limit(problem.k))
+        self._whole = whole
+        self._references.append(("whole numbers", whole, self._reference(a, b, exact=True)))
+        for index in range(num_sets):
+            made, a, b = self._make_set(problem, seed + index, 0)
+            self._sets.append(made)
+            if index == 0:
+                self._references.append(("normal data", made, self._reference(a, b, exact=False)))
+        with self._cuda.on(self._ordinal):
+            self._cuda.call("cuCtxSynchronize")  # a copy from pageable memory returns before it has arrived
+        return num_sets
+
+    def check(self, job: Job) -> str:
+        """Runs the kernel on both kinds of data. Raises: DriverError: it faulted."""
+        for data, operands, reference in self._references:
+            if found := self._wrong(job, operands, reference):
+                return f"{data}: {found}"
+        return ""
+
+    def arm(self, job: Job) -> None:
+        """Captures the kernel over all sets."""
+        launch = self._launcher(job, self._sets)
+        self._armed[job.runner] = Column(self._open_machine(), Candidate(str(job.runner), launch, len(self._sets)))
+
+    def sample(self, runner: int) -> float:
+        """Microseconds a call, cold."""
+        return self._armed[runner].sample()
+
+    def close_problem(self) -> None:
+        """Gives operands and captured calls back."""
+        self._armed.clear()
+        self._references.clear()
+        if self._machine is not None:
+            machine, self._machine = self._machine, None
+            machine.__exit__()
+        for made in (*self._sets, *((self._whole,) if self._whole else ())):
+            made.free()
+        self._sets, self._whole = [], None
+
+    def __enter__(self) -> GpuBench:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        if reason[0] is None:  # after a fault the driver refuses to free, and the end of the process frees it all
+            self.close_problem()
+
+    def _open_machine(self) -> CudaMachine:
+        assert self._machine is not None  # open() came first: the parent's order
+        return self._machine
+
+    def _launcher(self, job: Job, sets: list[_Set]) -> Callable[[int], None]:
+        stream = self._open_machine().stream
+        kernel = self._cuda.load(job.binary, self._ordinal, job.launch)
+        calls = [self._cuda.pack(kernel, job.launch, job.arguments, each.addresses) for each in sets]
+
+        def launch(index: int) -> None:
+            self._cuda.launch(calls[index % len(calls)], stream)
+
+        return launch
+
+    def _wrong(self, job: Job, operands: _Set, reference: Reference) -> str:
+        """What is wrong with the kernel's out; empty when nothing is."""
+        problem, machine = self._problem, self._open_machine()
+        assert problem is not None  # as its machine
+        operands.out.fill(POISON << 16 | POISON, machine.stream)
+        self._launcher(job, [operands])(0)
+        machine.wait(machine.record())
+        bits = operands.out.read((problem.m, problem.out_pitch), np.dtype(f"u{problem.out_dtype.size}"))
+        poison = POISON if problem.out_dtype.size == 2 else POISON << 16 | POISON
+        unwritten = int(np.count_nonzero(bits[:, : problem.n] == poison))
+        damaged = int(np.count_nonzero(bits[:, problem.n :] != poison))
+        if unwritten or damaged:
+            return f"{unwritten} elements not written, {damaged} damaged between the rows of out"
+        verdict = reference.check(bits.view(problem.out_dtype.numpy)[np.ix_(self._rows, self._columns)])
+        return "" if verdict.ok else str(verdict)
+
+    def _make_set(self, problem: Problem, seed: int, limit: int) -> tuple[_Set, NDArray[Any], NDArray[Any]]:
+        """One set on the GPU, and its a (m, k) and b (k, n) here. `limit`: of whole numbers; 0 is normal data."""
+        b_rows, b_extent = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
+        places = random.Random(seed)
+        a = self._matrix(problem.dtype, limit, problem.m, problem.a_pitch, problem.k, places.randrange(PERIOD))
+        b = self._matrix(problem.dtype, limit, b_rows, problem.b_pitch, b_extent, places.randrange(PERIOD))
+        out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
+        buffers = [
+            Buffer.allocate(self._cuda, num_bytes, self._ordinal) for num_bytes in (a.nbytes, b.nbytes, out_bytes)
+        ]
+        buffers[0].write(a)
+        buffers[1].write(b)
+        b_view = b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n]
+        return _Set(*buffers), a[:, : problem.k], b_view
+
+    def _matrix(self, dtype: DType, limit: int, rows: int, pitch: int, extent: int, start: int) -> NDArray[Any]:
+        """Rows of values from a place in the repeated ones; what lies between the rows is NaN."""
+        values = self._period(dtype, limit)
+        count = rows * pitch
+        parts = [values[start : start + count]]
+        while (missing := count - sum(part.size for part in parts)) > 0:
+            parts.append(values[:missing])
+        matrix = np.concatenate(parts).reshape(rows, pitch)
+        matrix[:, extent:] = np.nan
+        return matrix
+
+    def _period(self, dtype: DType, limit: int) -> NDArray[Any]:
+        key = (dtype.name, limit, PERIOD)
+        if key not in self._values:
+            generator = np.random.default_rng(limit)
+            if limit:
+                drawn = generator.integers(-limit, limit + 1, PERIOD).astype(np.float32)
+            else:
+                drawn = generator.standard_normal(PERIOD, dtype=np.float32)
+            self._values[key] = drawn.astype(dtype.numpy)
+        return self._values[key]
+
+    def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
+        assert self._problem is not None  # open() set it
+        return Reference(a[self._rows], b[:, self._columns], self._problem.out_dtype, exact=exact)
+
+
+def sampled_columns(n: int, seed: int) -> list[int]:
+    """Up to SAMPLED_COLUMNS columns in order, the first and the last among them, one of each equal part of n."""
+    if n <= SAMPLED_COLUMNS:
+        return list(range(n))
+    chosen = random.Random(seed)
+    edges = [index * n // SAMPLED_COLUMNS for index in range(SAMPLED_COLUMNS + 1)]
+    inner = [chosen.randrange(low, high) for low, high in itertools.pairwise(edges[1:-1])]
+    return [0, *inner, n - 1]
+
+
+def set_bytes(problem: Problem) -> int:
+    """Bytes that one a, b and out take, padding of rows included."""
+    b_rows = problem.n if problem.b_major == "k" else problem.k
+    inputs = (problem.m * problem.a_pitch + b_rows * problem.b_pitch) * problem.dtype.size
+    return inputs + problem.m * problem.out_pitch * problem.out_dtype.size

@@ -1,0 +1,71 @@
+"""What is shipped of a tuning."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tilewright import device, records
+from tilewright.config import Config
+from tilewright.problem import packed
+from tilewright.records import Record
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The tool, with an empty folder of shipped files for the H200."""
+    spec = importlib.util.spec_from_file_location("publish_records", ROOT / "tools" / "publish_records.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "h200.jsonl").touch()
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "shipped")
+    return module
+
+
+def record(m: int, us: float, name: str = "h200") -> Record:
+    return Record(
+        key=records.key_of(packed(m, 8, 8), device.preset(name)),
+        family="hopper",
+        config=Config(),
+        measured_us=us,
+        predicted_us=us,
+        spread=0.0,
+        rounds=9,
+        regime="interleaved",
+        digest="0" * 32,
+        compiler="nvrtc",
+        driver="13.0",
+        date="2026-12-01",
+    )
+
+
+def test_the_newest_record_of_each_product_is_shipped_sorted_and_others_are_named(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new.jsonl"
+    shipped = tmp_path / "shipped" / "h200.jsonl"
+    shipped.write_text(record(64, 5.0).line() + "\n" + record(16, 4.0).line() + "\n")
+    lines = [record(64, 3.0), record(32, 2.0), record(64, 2.5), record(8, 1.0, "h100")]
+    new.write_text("".join(each.line() + "\n" for each in lines))
+    assert tool.main([str(new)]) == 0
+    found = [records.record_of(line) for line in shipped.read_text().splitlines()]
+    assert [each.measured_us for each in found] == [4.0, 2.0, 2.5]
+    assert "left out: NVIDIA H100" in capsys.readouterr().out
+
+
+def test_shipping_twice_changes_nothing(tool: ModuleType, tmp_path: Path) -> None:
+    new = tmp_path / "new.jsonl"
+    new.write_text(record(64, 3.0).line() + "\n")
+    tool.main([str(new)])
+    shipped = tmp_path / "shipped" / "h200.jsonl"
+    once = shipped.read_text()
+    tool.main([str(new)])
+    assert shipped.read_text() == once != ""

@@ -1,0 +1,187 @@
+"""The tuner's bench against a driver that multiplies on the CPU in place of a launch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.backends.base import PointerArgument
+from tilewright.backends.cuda import CudaBackend
+from tilewright.config import Config
+from tilewright.errors import DriverError
+from tilewright.jit.source import Binary, Resources
+from tilewright.kernels.hopper import HOPPER
+from tilewright.problem import Problem, packed
+from tilewright.tuning import gpu as bench
+from tilewright.tuning.child import Job
+from tilewright.tuning.gpu import GpuBench, sampled_columns, set_bytes
+
+FAKE = Path(__file__).parents[1] / "backends" / "fake_driver.py"
+BINARY = Binary(
+    "d", "n", "hopper_gemm", "sm_90a", "c", b"\x7fELF", "", "", Resources(168, 0, 0, 0, 0, 16), (), 0.0, False
+)
+
+
+@pytest.fixture
+def fake_driver(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The driver's stand-in, of a card with an L2 of 16 KiB; and few random values."""
+    spec = importlib.util.spec_from_file_location("fake_driver_of_tuning", FAKE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(module._ATTRIBUTES, "L2_CACHE_SIZE", lambda device: 16 << 10)
+    monkeypatch.setattr(bench, "PERIOD", 997)
+    return module
+
+
+class Machine:
+    """A GpuBench on the stand-in. `fault` changes a product before it is written."""
+
+    def __init__(self, fake_driver: ModuleType, problem: Problem, fault: Callable[[Any], None] | None = None) -> None:
+        self.driver = fake_driver.FakeDriver()
+        self.problem = problem
+        self.fault = fault
+        self.inputs: list[tuple[int, int, int]] = []
+        self._launch = self.driver.cuLaunchKernelEx
+        self.driver.cuLaunchKernelEx = self._multiply
+        self.bench = GpuBench(0, CudaBackend(self.driver))
+
+    def job(self) -> Job:
+        device = self.bench._cuda.device(0)
+        launch = HOPPER.launch(self.problem, Config(), device)
+        return Job(5, BINARY, launch, HOPPER.arguments(self.problem, Config(), launch))
+
+    def _multiply(self, config: Any, kernel: int, parameters: int, extra: int) -> Any:
+        """What the kernel does, from its parameters alone: the maps of a and b come first, out's pointer somewhere."""
+        place = next(index for index, each in enumerate(self.job().arguments) if isinstance(each, PointerArgument))
+        pointers = (ctypes.c_uint64 * (place + 1)).from_address(parameters)
+        a_at, b_at, *_, out_at = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
+        self.inputs.append((a_at, b_at, out_at))
+        problem = self.problem
+        rows_of_b = problem.n if problem.b_major == "k" else problem.k
+        a = matrix(a_at, problem.m, problem.a_pitch, problem.dtype)[:, : problem.k].astype(np.float32)
+        b = matrix(b_at, rows_of_b, problem.b_pitch, problem.dtype).astype(np.float32)
+        product = a @ (b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n])
+        out = matrix(out_at, problem.m, problem.out_pitch, problem.out_dtype)
+        out[:, : problem.n] = product
+        if self.fault is not None:
+            self.fault(out)
+        return self._launch(config, kernel, parameters, extra)
+
+
+def matrix(address: int, rows: int, pitch: int, dtype: Any) -> Any:
+    block = (ctypes.c_char * (rows * pitch * dtype.size)).from_address(address)
+    return np.frombuffer(block, dtype.numpy).reshape(rows, pitch)
+
+
+PROBLEMS = [
+    packed(70, 48, 100),
+    packed(70, 45, 100, b_major="n", out_dtype="fp32"),
+    packed(33, 64, 72, dtype="fp16"),
+]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_a_right_kernel_passes_on_whole_numbers_and_on_normal_data(fake_driver: ModuleType, problem: Problem) -> None:
+    machine = Machine(fake_driver, problem)
+    machine.bench.open(problem, 0)
+    assert machine.bench.check(machine.job()) == ""
+    assert len({out for _, _, out in machine.inputs}) == 2
+
+
+def wrong_element(out: Any) -> None:
+    out[69, 47] = out[69, 47] + 1
+
+
+def zeroed_tile(out: Any) -> None:
+    out[64:, 32:48] = 0
+
+
+def unwritten(out: Any) -> None:
+    out.view(np.uint16)[3, 3] = bench.POISON
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [(wrong_element, "whole numbers: WRONG: 1 of"), (zeroed_tile, "WRONG"), (unwritten, "1 elements not written")],
+)
+def test_a_wrong_kernel_is_found(fake_driver: ModuleType, fault: Callable[[Any], None], words: str) -> None:
+    problem = packed(70, 48, 100)
+    machine = Machine(fake_driver, problem, fault)
+    machine.bench.open(problem, 0)
+    assert words in machine.bench.check(machine.job())
+
+
+def test_what_is_written_between_the_rows_of_out_is_found(fake_driver: ModuleType) -> None:
+    problem = Problem(m=8, n=16, k=16, a_pitch=16, b_pitch=16, out_pitch=24)
+
+    def fault(out: Any) -> None:
+        out[7, 20] = 1
+
+    machine = Machine(fake_driver, problem, fault)
+    machine.bench.open(problem, 0)
+    assert "1 damaged between the rows" in machine.bench.check(machine.job())
+
+
+def test_a_product_that_drops_one_k_step_is_found_by_whole_numbers(fake_driver: ModuleType) -> None:
+    problem = packed(64, 64, 2048)
+    machine = Machine(fake_driver, problem)
+
+    def fault(out: Any) -> None:
+        a_at, b_at, _ = machine.inputs[-1]
+        a = matrix(a_at, 64, 2048, problem.dtype).astype(np.float32)
+        b = matrix(b_at, 64, 2048, problem.dtype).astype(np.float32)
+        out[...] = a[:, :-16] @ b[:, :-16].T
+
+    machine.fault = fault
+    machine.bench.open(problem, 0)
+    assert "whole numbers" in machine.bench.check(machine.job())
+
+
+def test_a_fault_of_the_driver_comes_out_as_one(fake_driver: ModuleType) -> None:
+    problem = packed(8, 16, 16)
+    machine = Machine(fake_driver, problem)
+    machine.bench.open(problem, 0)
+    machine.driver.refuse["cuEventSynchronize"] = [fake_driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS]
+    with pytest.raises(DriverError, match="ILLEGAL_ADDRESS"):
+        machine.bench.check(machine.job())
+
+
+def test_timed_calls_rotate_over_sets_that_pass_four_times_the_l2(fake_driver: ModuleType) -> None:
+    problem = packed(64, 64, 64)
+    machine = Machine(fake_driver, problem)
+    num_sets = machine.bench.open(problem, 0)
+    assert num_sets * set_bytes(problem) > 4 * (16 << 10)
+    machine.bench.arm(machine.job())
+    assert machine.bench.sample(5) > 0
+    assert len(set(machine.inputs)) == num_sets
+    contents = {matrix(a_at, 64, 64, problem.dtype).tobytes() for a_at, _, _ in machine.inputs}
+    assert len(contents) == num_sets, "equal operands at different addresses"
+
+
+def test_the_memory_of_one_problem_is_given_back_before_the_next(fake_driver: ModuleType) -> None:
+    machine = Machine(fake_driver, packed(8, 16, 16))
+    with machine.bench as opened:
+        opened.open(packed(8, 16, 16), 0)
+        num_sets = opened.open(packed(16, 16, 16), 0)
+        assert len(machine.driver.memory) == 1 + 3 * (1 + num_sets), "the flusher, whole numbers, and the sets"
+    assert not machine.driver.memory
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 50, 1000])
+def test_sampled_columns_hold_the_ends_and_one_of_each_part(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    monkeypatch.setattr(bench, "SAMPLED_COLUMNS", 32)
+    columns = sampled_columns(n, 0)
+    assert columns == sorted(set(columns))
+    assert (columns[0], columns[-1], len(columns)) == (0, n - 1, min(n, 32))
+    gaps = [after - before for before, after in itertools.pairwise(columns)]
+    assert max(gaps, default=0) <= 2 * -(-n // 32)

@@ -26,7 +26,19 @@ def test_a_built_folder_serves_a_machine_that_cannot_compile(tmp_path: Path, mon
 
 def test_products_that_share_a_kernel_are_compiled_once(tmp_path: Path) -> None:
     config = ("--config", "tile_m=128", "--config", "tile_n=128", "--config", "consumers=2", "--config", "stages=4")
-    fixed = (*config, *("--config", "cluster_m=1", "--config", "tail_n=0", "--config", "pingpong=False"))
+    fixed = (
+        *config,
+        *(
+            "--config",
+            "cluster_m=1",
+            "--config",
+            "tail_n=0",
+            "--config",
+            "staggered=False",
+            "--config",
+            "pingpong=False",
+        ),
+    )
     fixed = (*fixed, "--config", "k_back_and_forth=False", "--config", "store_slots=2")
     answer = json.loads(printed("build", "llama3_70b", "--into", str(tmp_path / "cubins"), "--json", *fixed))
     assert answer["products"] == len(suite.GROUPS["llama3_70b"])

@@ -56,7 +56,11 @@ FORMS = {
     "staggered 256x192, k of exactly the ring": (packed(256, 384, 192), STAGGERED.replace(tile_n=192), 1),
     "staggered 256x128, a kept block past the last row": (packed(385, 128, 128), STAGGERED.replace(tile_n=128), 1),
     "staggered 256x200": (packed(136, 208, 200), STAGGERED.replace(tile_n=200, store_slots=1), 1),
-    "staggered 256x200, a tail of 72": (packed(136, 536, 72), STAGGERED.replace(tile_n=200, tail_n=72), 2),
+    "staggered 256x200, a tail of 72": (
+        packed(136, 536, 72),
+        STAGGERED.replace(tile_n=200, store_slots=1, tail_n=72),
+        2,
+    ),
     "staggered 256x192, a tail of 120, one further row": (
         packed(257, 296, 136),
         STAGGERED.replace(tile_n=192, tail_n=120),
@@ -72,7 +76,7 @@ FORMS = {
         Config(tile_n=64, stages=2, consumers=1, tail_n=40, staggered=True),
         4,
     ),
-    "staggered fp16 in ping-pong's place, k backwards": (
+    "staggered fp16, k backwards on every second tile": (
         packed(200, 136, 136, dtype="fp16"),
         Config(tile_n=72, stages=2, consumers=1, staggered=True, k_back_and_forth=True),
         1,
@@ -89,10 +93,10 @@ FORMS = {
         SMALL.replace(tile_n=72, tail_n=40),
         4,
     ),
-    "a tail that is not worth it": (packed(256, 256, 72), SMALL.replace(tail_n=120), 3),
+    "a tail that is not worth it": (packed(384, 384, 72), SMALL.replace(tail_n=120), 5),
     "staggered cluster, squares": (
         packed(640, 200, 72),
-        Config(tile_n=40 + 24, stages=2, consumers=1, staggered=True, cluster_m=2, group_m=2, square=2),
+        Config(tile_n=64, stages=2, consumers=1, staggered=True, cluster_m=2, group_m=2, square=2),
         4,
     ),
     "squares of 2 in groups of 3, ping-pong": (
@@ -129,6 +133,7 @@ def test_small_whole_numbers_are_exact(case: str) -> None:
 @pytest.mark.parametrize("case", FORMS)
 def test_every_form_is_exact_and_silent_under_three_schedules(case: str) -> None:
     problem, config, num_sms = FORMS[case]
+    config.check(problem, H200)
     for schedule in ("lazy", "eager", "random"):
         given = product(problem, whole=True)
         backend = multiply(given, config, num_sms=num_sms, schedule=schedule, seed=1, checks=True)

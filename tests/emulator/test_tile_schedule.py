@@ -32,8 +32,8 @@ WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide")
 PROBE = """
 #include "schedule.cuh"
 constexpr int ROOM = 64;
-extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t group_m, int32_t square_m, int32_t square_n,
-                                 int32_t num_wide) {
+extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t group_m, int32_t square_m,
+                                 int32_t square_n, int32_t num_wide) {
     const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, blockIdx.x % Config::CLUSTER);
     int32_t* own = out + blockIdx.x * (2 + 4 * ROOM);
     own[0] = schedule.num_wide();

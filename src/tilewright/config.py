@@ -368,14 +368,16 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     """Columns of one store slot of a tile `tile_n` wide: without TMA 128 bytes of them, else the widest TMA box.
 
     Boxes are equal, so they divide the tile. A row of a slot is 32, 64 or 128 bytes under the swizzle of that width, or
-    an odd multiple of 16 bytes without one: both keep rows below each other in different banks.
-    Worked example: 200 columns of bf16 are 400 bytes, 25 times 16: one slot. 192 are 384 bytes: 3 slots of 128.
+    an odd multiple of 16 bytes without one: both keep rows below each other in different banks. Whole blocks of the 8
+    columns that wgmma deals out: of fp32 these are 32 bytes, so that every slot is swizzled.
+    Worked example: 200 columns of bf16 are 400 bytes, 25 times 16: one slot. 192 are 384 bytes: 3 slots of 128. 200 of
+    fp32 are 800 bytes: 25 slots of 32, since neither 64 nor 128 divides them.
     """
     size = problem.out_dtype.size
     if not problem.out_through_tma:
         return SWIZZLE_BYTES // size
     row_bytes = tile_n * size
-    boxes = [wide for wide in range(16, 256 * size + 1, 16) if row_bytes % wide == 0]
+    boxes = [wide for wide in range(8 * size, row_bytes + 1, 8 * size) if row_bytes % wide == 0]
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size
 
 

@@ -1,6 +1,7 @@
 """Bugs planted in the real kernel by text edits, each with the rules of which one at least must report it.
 
-An edit names a file of the unit ("" is hopper_gemm.cu), what stands there and what shall stand there instead.
+An edit names a file of the unit ("" is hopper_gemm.cu), what stands there and what shall stand there instead. Those of
+the walk, of narrow tiles and of staggered row blocks are in tile_mutants.py.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from gemm import WRONG_NUMBERS, Edit, Mutant
 UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
 
 
-def _mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy: str = "lazy") -> Mutant:
+def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy: str = "lazy") -> Mutant:
+    """A mutant that one of the rules `by` must report."""
     return Mutant(name, case, edits, frozenset((by,) if isinstance(by, str) else by), policy)
 
 
 _RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
-_FULL_WAIT = "        wait(ring.full_at(state.index), state.parity);\n"
-_EMPTY_WAIT = "            wait(ring.empty_at(state.index), state.parity);\n"
-_EXPECTED = "tile.half ? Config::STAGE_BYTES - A_HALF : Config::STAGE_BYTES"
-_READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<Config::STORE_SLOTS - 1>();"
+_FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
+_EMPTY_WAIT = "wait(ring.empty_at(state.index), state.parity);"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
+_SLOT = "issue<N, 0, Config::WGMMAS_M, false>(operands, state.index, rC);"  # of compute(): after the first
+_COMMIT = "ptx::wgmma_commit_group();"
+_SLOT_WAIT = f"{_SLOT} {_COMMIT} ptx::wgmma_wait_group<1>();"
+_LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
+_READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
+_BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
 _END = """    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
@@ -35,146 +42,137 @@ _START = """
 
 MUTANTS: tuple[Mutant, ...] = (
     # -- the ring ----------------------------------------------------------------------------------------------------
-    _mutant("no full wait", "single", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
-    _mutant("no full wait, cluster", "cluster", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
-    _mutant("no empty wait", "single", (UNIT, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
-    _mutant(
+    mutant("no full wait", "single", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
+    mutant("no full wait, cluster", "cluster", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
+    mutant("no empty wait", "single", (UNIT, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
+    mutant(
         "released before its wgmmas have finished",
         "single",
-        (UNIT, "ptx::wgmma_wait_group<1>();", "ptx::wgmma_wait_group<2>();"),
+        (UNIT, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
         by="operand released early",
     ),
-    _mutant(
+    mutant(
         "released before its wgmmas have finished, cluster",
         "cluster",
-        (UNIT, "ptx::wgmma_wait_group<1>();", "ptx::wgmma_wait_group<2>();"),
+        (UNIT, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
         by="operand released early",
     ),
-    _mutant(
+    mutant(
         "the newest slot is released",
         "single",
-        (UNIT, "if (k_tile > 0) release(ring, previous, lane);", "if (k_tile > 0) release(ring, state.index, lane);"),
+        (UNIT, f"{_SLOT_WAIT} release(ring, previous, lane);", f"{_SLOT_WAIT} release(ring, state.index, lane);"),
         by=("operand released early", "deadlock", "mbarrier over-arrival"),
     ),
-    _mutant(
+    mutant(
         "the last slot is released before its wait",
         "single",
-        (
-            UNIT,
-            "    all_seen();\n    ptx::wgmma_wait_group<0>();",
-            "    release(ring, previous, lane);\n    all_seen();\n    ptx::wgmma_wait_group<0>();",
-        ),
+        (UNIT, _LAST_WAIT, f"release(ring, previous, lane); {_LAST_WAIT}"),
         (UNIT, "keep_below(rC[block]);\n    release(ring, previous, lane);", "keep_below(rC[block]);"),
         by="operand released early",
     ),
-    _mutant(
+    mutant(
         "no wait before the epilogue",
         "single",
-        (UNIT, "    ptx::wgmma_wait_group<0>();\n", ""),
+        (UNIT, _LAST_WAIT, "all_seen();"),
         by="accumulator in flight",
     ),
-    _mutant(
+    mutant(
         "no commit",
         "single",
-        (UNIT, "        ptx::wgmma_commit_group();\n", ""),
+        (UNIT, f"{_SLOT} {_COMMIT}", _SLOT),
         by=("operand released early", "accumulator in flight"),
     ),
-    _mutant("no wgmma fence", "single", (UNIT, "        ptx::wgmma_fence();\n", ""), by="missing wgmma.fence"),
-    _mutant("expects too many bytes", "single", (UNIT, _EXPECTED, "Config::STAGE_BYTES + 16"), by="deadlock"),
-    _mutant(
+    mutant(
+        "no wgmma fence", "single", (UNIT, f"{_FULL_WAIT} ptx::wgmma_fence();", _FULL_WAIT), by="missing wgmma.fence"
+    ),
+    mutant("expects too many bytes", "single", (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes + 16")), by="deadlock"),
+    mutant(
         "expects too few bytes",
         "single",
-        (UNIT, _EXPECTED, "Config::STAGE_BYTES - 16"),
+        (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes - 16")),
         by=("deadlock", "copy not waited for"),
     ),
-    _mutant("a half expects a whole tile", "halves", (UNIT, _EXPECTED, "Config::STAGE_BYTES"), by="deadlock"),
-    _mutant(
-        "a whole expects a half",
-        "halves",
-        (UNIT, _EXPECTED, "Config::STAGE_BYTES - A_HALF"),
-        by=("copy not waited for", "deadlock", "missing wait"),
-    ),
-    _mutant(
+    mutant(
         "empty expects one arrival less",
         "single",
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS - 1);"),
         by=("operand released early", "mbarrier over-arrival", "missing wait"),
     ),
-    _mutant(
+    mutant(
         "empty expects one arrival more",
         "single",
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS + 1);"),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "full expects two arrivals",
         "single",
         (UNIT, "Config::FULL_ARRIVALS);", "Config::FULL_ARRIVALS + 1);"),
         by="deadlock",
     ),
-    _mutant("the producer's first parity is 0", "single", (UNIT, "state{0, 1};", "state{0, 0};"), by="deadlock"),
-    _mutant(
+    mutant("the producer's first parity is 0", "single", (UNIT, "state{0, 1};", "state{0, 0};"), by="deadlock"),
+    mutant(
         "the consumers' first parity is 1",
         "single",
         (UNIT, "state{0, 0};", "state{0, 1};"),
         by="copy not waited for",
         policy="random",
     ),
-    _mutant(
+    mutant(
         "advance does not flip the parity",
         "single",
         (PIPELINE, "            parity ^= 1;\n", ""),
         by=("copy not waited for", "deadlock", "missing wait", "mbarrier over-arrival"),
     ),
-    _mutant(
+    mutant(
         "the release by lane 0 is dropped",
         "single",
         (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 33) ptx::mbarrier_arrive("),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "every lane releases",
         "single",
         (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane < 2) ptx::mbarrier_arrive("),
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    _mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER) - 1;", "1;"), by="deadlock"),
-    _mutant(
+    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER) - 1;", "1;"), by="deadlock"),
+    mutant(
         "released only to the own CTA",
         "cluster",
         (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by=("operand released early",),
     ),
-    _mutant(
+    mutant(
         "remote arrivals dropped",
         "cluster",
         (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "remote arrivals dropped, count fitted",
         "cluster",
         (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
-    _mutant(
+    mutant(
         "no cluster barrier at the end", "cluster", (UNIT, _END, ""), by=("exit before remote access", "peer exited")
     ),
-    _mutant(
+    mutant(
         "__syncthreads instead of the cluster barrier",
         "cluster",
         (UNIT, _START, "        __syncthreads();\n    }\n\n    const TileSchedule"),
         by="mbarrier init order",
     ),
-    _mutant(
+    mutant(
         "no barrier after init, cluster",
         "cluster",
         (UNIT, _START, "    }\n\n    const TileSchedule"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
-    _mutant(
+    mutant(
         "no barrier after init",
         "single",
         (
@@ -184,24 +182,24 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=("mbarrier init order", "mbarrier before init"),
     ),
-    _mutant(
+    mutant(
         "inits not fenced",
         "single",
         (UNIT, "        ptx::fence_mbarrier_init_release_cluster();\n", ""),
         by="mbarrier init fence",
     ),
-    _mutant(
+    mutant(
         "each CTA multicasts all of b to the wrong place",
         "cluster",
         (UNIT, "target + rank * SHARE_N * SWIZZLE_BYTES, b_map", "target, b_map"),
         by=("unordered copies",),
     ),
     # -- ping-pong ---------------------------------------------------------------------------------------------------
-    _mutant(
+    mutant(
         "no turns",
         "ping-pong",
-        (UNIT, "if (!is_first) await_turn(consumer_index);", ""),
-        (UNIT, "if (passes_turn) pass_turn(consumer_index);", ""),
+        (UNIT, "if (i > 0) await_turn(index);", ""),
+        (UNIT, "if (i + 1 < num_tiles) pass_turn(index);", ""),
         by=(
             "operand released early",
             "mbarrier over-arrival",
@@ -211,10 +209,10 @@ MUTANTS: tuple[Mutant, ...] = (
             WRONG_NUMBERS,
         ),
     ),
-    _mutant(
-        "a turn is never passed", "ping-pong", (UNIT, "if (passes_turn) pass_turn(consumer_index);", ""), by="deadlock"
+    mutant(
+        "a turn is never passed", "ping-pong", (UNIT, "if (i + 1 < num_tiles) pass_turn(index);", ""), by="deadlock"
     ),
-    _mutant(
+    mutant(
         "the turn is passed to oneself",
         "ping-pong",
         (
@@ -224,80 +222,80 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=("missing wait", "deadlock", "barrier over-arrival"),
     ),
-    _mutant(
+    mutant(
         "skipped slots are not skipped",
         "ping-pong",
         (UNIT, "                state.skip(num_k_tiles);\n", ""),
         by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", WRONG_NUMBERS),
     ),
     # -- the epilogue ------------------------------------------------------------------------------------------------
-    _mutant(
+    mutant(
         "no proxy fence before the store",
         "single",
         (EPILOGUE, _STORE_FENCE, "    __syncwarp();\n"),
         by="missing proxy fence",
     ),
-    _mutant(
+    mutant(
         "no __syncwarp before the store",
         "single",
         (EPILOGUE, _STORE_FENCE, "    ptx::fence_proxy_async_shared_cta();\n"),
         by="missing __syncwarp",
     ),
-    _mutant(
+    mutant(
         "only lane 0 fences, before __syncwarp",
         "single",
         (EPILOGUE, _STORE_FENCE, "    if (lane == 0) ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"),
         by="missing proxy fence",
     ),
-    _mutant(
+    mutant(
         "slots are written before they are read",
         "many stores",
-        (EPILOGUE, _READ_WAIT, ""),
+        (EPILOGUE, _BATCH_WAIT, "} __syncwarp(); write_slots"),
         by="store source overwritten",
     ),
-    _mutant(
-        "one slot too many in flight",
+    mutant(
+        "two batches without a wait",
         "many stores",
-        (EPILOGUE, _READ_WAIT, _READ_WAIT.replace("STORE_SLOTS - 1", "STORE_SLOTS")),
+        (EPILOGUE, _BATCH_WAIT, _BATCH_WAIT.replace("<0>", "<1>")),
         by="store source overwritten",
     ),
-    _mutant(
+    mutant(
         "no __syncwarp after the read wait",
         "many stores",
-        (EPILOGUE, f"{_READ_WAIT}\n        }}\n        __syncwarp();", f"{_READ_WAIT}\n        }}"),
+        (EPILOGUE, _BATCH_WAIT, f"{_READ_WAIT} }} write_slots"),
         by="store source overwritten",
     ),
-    _mutant(
+    mutant(
         "another lane waits for the store",
         "many stores",
-        (EPILOGUE, _READ_WAIT, _READ_WAIT.replace("lane == 0", "lane == 1")),
+        (EPILOGUE, _BATCH_WAIT, _BATCH_WAIT.replace("lane == 0", "lane == 1")),
         by="store source overwritten",
     ),
-    _mutant(
+    mutant(
         "stores are not committed",
         "many stores",
         (EPILOGUE, "        ptx::cp_async_bulk_commit_group();\n", ""),
         by=("store source overwritten", "exit before store read"),
     ),
-    _mutant(
+    mutant(
         "stores are not awaited at the end",
         "single",
-        (EPILOGUE, "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();", ""),
+        (EPILOGUE, f"{_READ_WAIT} }} __syncwarp(); }}", "} __syncwarp(); }"),
         by="exit before store read",
     ),
-    _mutant(
+    mutant(
         "predicated: no __syncwarp before slots are read",
         "predicated stores",
-        (EPILOGUE, "uint32_t lane) {\n    __syncwarp();\n#pragma unroll 1", "uint32_t lane) {\n#pragma unroll 1"),
+        (EPILOGUE, "columns_of(PIECE); __syncwarp();", "columns_of(PIECE);"),
         by="missing __syncwarp",
     ),
-    _mutant(
+    mutant(
         "predicated: no __syncwarp before slots are written",
         "predicated stores",
-        (EPILOGUE, "        __syncwarp();\n        write_slot", "        write_slot"),
+        (EPILOGUE, "} __syncwarp(); write_slots", "} write_slots"),
         by="missing __syncwarp",
     ),
-    _mutant(
+    mutant(
         "warps share one slot",
         "single",
         (
@@ -307,14 +305,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=("data race", "store source overwritten"),
     ),
-    _mutant(
+    mutant(
         "both consumers store the same rows",
         "single",
-        (UNIT, "tile.m + part * BLOCKS * 64 + warp * STORE_ROWS", "tile.m + warp * STORE_ROWS"),
+        (UNIT, "tile.m + (first_block() + block) * 64", "tile.m + block * 64"),
         by="unordered copies",
     ),
     # -- descriptors and layouts: numbers ----------------------------------------------------------------------------
-    _mutant(
+    mutant(
         "k advances twice as far",
         "single",
         (
@@ -324,33 +322,37 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=(WRONG_NUMBERS, "operand released early"),
     ),
-    _mutant("b does not advance along k", "single", (UNIT, "moved(b, step * B_STEP)", "b"), by=WRONG_NUMBERS),
-    _mutant(
+    mutant("b does not advance along k", "single", (UNIT, "moved(b, step * B_STEP)", "b"), by=WRONG_NUMBERS),
+    mutant(
         "accumulators are never reset",
         "single",
-        (UNIT, "(k_tile | step) != 0);", "true);"),
+        (
+            UNIT,
+            "wgmma_mma_async_first<N>(rC[block], a_step, b_step);",
+            "wgmma_mma_async<N>(rC[block], a_step, b_step, true);",
+        ),
         by=("uninitialised register", WRONG_NUMBERS),
     ),
-    _mutant(
+    mutant(
         "a waits on the wrong slot",
         "single",
-        (UNIT, _FULL_WAIT, "        wait(ring.full_at(0), state.parity);\n"),
+        (UNIT, _FULL_WAIT, "wait(ring.full_at(0), state.parity);"),
         by="copy not waited for",
         policy="eager",
     ),
-    _mutant(
+    mutant(
         "tiles are computed by two CTAs",
         "single",
-        (SCHEDULE, "place += gridDim.x / Config::CLUSTER;", "place += 1;"),
+        (SCHEDULE, "const uint32_t index = place + i * stride;", "const uint32_t index = place + i;"),
         by="unordered copies",
     ),
-    _mutant(
+    mutant(
         "slots are not swizzled",
         "single",
-        (EPILOGUE, "swizzled<STORE_ROW_BYTES>(row_offset + chunk * 16)", "(row_offset + chunk * 16)"),
+        (EPILOGUE, "swizzled<ROW_BYTES>(row_offset + chunk * 16)", "(row_offset + chunk * 16)"),
         by=WRONG_NUMBERS,
     ),
-    _mutant(
+    mutant(
         "stride of the descriptor is half",
         "single",
         (
@@ -360,13 +362,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=WRONG_NUMBERS,
     ),
-    _mutant(
+    mutant(
         "no swizzle in the descriptor",
         "single",
         (SWIZZLE, "return (static_cast<uint64_t>(1) << 62) |", "return"),
         by=(WRONG_NUMBERS, "copy not waited for"),
     ),
-    _mutant(
+    mutant(
         "leading offset of n-contiguous b is wrong",
         "n-major wide",
         (
@@ -376,19 +378,19 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=WRONG_NUMBERS,
     ),
-    _mutant(
+    mutant(
         "a turn counts one warp too many",
         "ping-pong",
         (UNIT, "TURN_THREADS = 2 * WARPGROUP_THREADS;", "TURN_THREADS = 2 * WARPGROUP_THREADS + 32;"),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "more registers than the CTA has",
         "single",
         (UNIT, "setmaxnreg_inc<Config::CONSUMER_REGISTERS>", "setmaxnreg_inc<Config::CONSUMER_REGISTERS + 8>"),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "registers are taken before they are given",
         "single",
         (
@@ -398,7 +400,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by="deadlock",
     ),
-    _mutant(
+    mutant(
         "the peer's empty barriers at an odd offset",
         "cluster",
         (
@@ -408,13 +410,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
         by=("mbarrier before init", "mbarrier over-arrival", "missing wait", "deadlock"),
     ),
-    _mutant(
+    mutant(
         "b's rows of the peer are loaded",
         "cluster",
         (UNIT, "n + rank * SHARE_N, barrier", "n + (1 - rank) * SHARE_N, barrier"),
         by=WRONG_NUMBERS,
     ),
-    _mutant(
+    mutant(
         "each CTA waits for its own slots only at the start",
         "cluster",
         (

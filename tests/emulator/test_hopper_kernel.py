@@ -47,6 +47,68 @@ CASES = {
     "one store slot": (packed(256, 256, 72), SMALL.replace(store_slots=1), 1),
 }
 
+STAGGERED = Config(tile_m=256, stages=3, staggered=True)
+NARROW = Config(tile_m=64, tile_n=16, consumers=1, stages=2, group_m=4)
+
+# The same, of what Config.tail_n, staggered and square bring.
+FORMS = {
+    "staggered 256x192, k of two slots": (packed(300, 192, 65), STAGGERED.replace(tile_n=192, store_slots=3), 1),
+    "staggered 256x192, k of exactly the ring": (packed(256, 384, 192), STAGGERED.replace(tile_n=192), 1),
+    "staggered 256x128, a kept block past the last row": (packed(385, 128, 128), STAGGERED.replace(tile_n=128), 1),
+    "staggered 256x200": (packed(136, 208, 200), STAGGERED.replace(tile_n=200, store_slots=1), 1),
+    "staggered 256x200, a tail of 72": (
+        packed(136, 536, 72),
+        STAGGERED.replace(tile_n=200, store_slots=1, tail_n=72),
+        2,
+    ),
+    "staggered 256x192, a tail of 120, one further row": (
+        packed(257, 296, 136),
+        STAGGERED.replace(tile_n=192, tail_n=120),
+        3,
+    ),
+    "staggered 256x128 of n-contiguous b, a tail of 64": (
+        packed(136, 384, 72, b_major="n"),
+        STAGGERED.replace(tile_n=128, tail_n=64),
+        2,
+    ),
+    "staggered rows that TMA cannot store, a tail of 40": (
+        packed(131, 171, 72),
+        Config(tile_n=64, stages=2, consumers=1, tail_n=40, staggered=True),
+        4,
+    ),
+    "staggered fp16, k backwards on every second tile": (
+        packed(200, 136, 136, dtype="fp16"),
+        Config(tile_n=72, stages=2, consumers=1, staggered=True, k_back_and_forth=True),
+        1,
+    ),
+    "a tail of 120, k of one slot": (packed(256, 536, 64), Config(tile_n=200, stages=2, tail_n=120), 5),
+    "a tail of 64, n contiguous": (packed(256, 384, 136, b_major="n"), SMALL.replace(tail_n=64), 4),
+    "a tail in fp32, several narrow tiles a CTA": (
+        packed(384, 216, 72, out_dtype="fp32"),
+        SMALL.replace(tile_n=64, tail_n=8),
+        8,
+    ),
+    "a tail of fp32 rows that TMA cannot store": (
+        packed(130, 211, 72, out_dtype="fp32"),
+        SMALL.replace(tile_n=72, tail_n=40),
+        4,
+    ),
+    "a tail that is not worth it": (packed(384, 384, 72), SMALL.replace(tail_n=120), 5),
+    "staggered cluster, squares": (
+        packed(640, 200, 72),
+        Config(tile_n=64, stages=2, consumers=1, staggered=True, cluster_m=2, group_m=2, square=2),
+        4,
+    ),
+    "squares of 2 in groups of 3, ping-pong": (
+        packed(4 * 64, 5 * 32, 72),
+        Config(tile_m=64, tile_n=32, stages=2, pingpong=True, group_m=3, square=2),
+        3,
+    ),
+    "squares of 3 in groups of 4": (packed(7 * 64, 5 * 16, 72), NARROW.replace(square=3), 3),
+    "squares of 4 in groups of 4, a tail": (packed(6 * 64, 6 * 16, 72), NARROW.replace(square=4, tail_n=8), 5),
+    "squares wider than out": (packed(3 * 64, 2 * 16, 72), NARROW.replace(square=9), 1),
+}
+
 
 @pytest.mark.parametrize(("policy", "seed"), SCHEDULES)
 @pytest.mark.parametrize("case", CASES)
@@ -66,6 +128,33 @@ def test_small_whole_numbers_are_exact(case: str) -> None:
     given = product(problem, whole=True, seed=5)
     multiply(given, config, num_sms=num_sms)
     assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all()
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_every_form_is_exact_and_silent_under_three_schedules(case: str) -> None:
+    problem, config, num_sms = FORMS[case]
+    config.check(problem, H200)
+    for schedule in ("lazy", "eager", "random"):
+        given = product(problem, whole=True)
+        backend = multiply(given, config, num_sms=num_sms, schedule=schedule, seed=1, checks=True)
+        assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all(), schedule
+        assert (given.out[:, problem.n :] == 3).all()
+        assert backend.findings == ()
+
+
+def test_forms_with_a_tail_have_one() -> None:
+    """Widths of 8 to 120, rows that are further than others and none, CTAs with several narrow tiles."""
+    found = {}
+    for case, (problem, config, num_sms) in FORMS.items():
+        if config.tail_n:
+            grid = HOPPER.launch(problem, config, H200, num_sms).grid
+            wide = config.wide_tiles(problem, grid)
+            rows, _ = config.tiles(problem)
+            found[case] = (config.narrow_tiles(problem, wide), wide % rows, config.waves(problem, grid)[1])
+    assert found.pop("a tail that is not worth it") == (0, 0, 0)
+    assert all(narrow for narrow, _, _ in found.values()), found
+    assert {bool(further) for _, further, _ in found.values()} == {True, False}
+    assert any(waves > 1 for _, _, waves in found.values())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -42,7 +42,7 @@ class Draw:
 
 
 # (tile_m, tile_n, consumers): small ones, since each draw is a compile.
-TILES = [(64, 16, 1), (64, 24, 1), (64, 64, 1), (64, 64, 2), (128, 32, 2), (256, 64, 2)]
+TILES = [(64, 16, 1), (64, 24, 1), (64, 64, 1), (64, 64, 2), (128, 32, 2), (128, 64, 1), (256, 64, 2)]
 
 
 @st.composite
@@ -63,6 +63,9 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
 
     cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
     is_single = cluster_m * cluster_n == 1
+    b_major: Major = pick("k", "n") if tile_n % 64 == 0 else "k"
+    is_pingpong = consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False)))
+    tails = range(8, tile_n, 8) if b_major == "k" else (0,)  # narrower than 64 columns, n-contiguous b has none
     config = Config(
         tile_m=tile_m,
         tile_n=tile_n,
@@ -73,15 +76,19 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         schedule=pick("linear", "grouped"),
         group_m=pick(1, 2, 3, 16),
         store_slots=pick(1, 2),
-        pingpong=consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False))),
-        halves=tile_m == 256 and is_single,
+        pingpong=is_pingpong,
+        tail_n=pick(0, *tails) if is_single and not is_pingpong else 0,
+        staggered=tile_m == consumers * 128 and not is_pingpong and pick(True, True, False),
+        square=pick(0, 2, 3, 4),
         k_back_and_forth=pick(True, False),
     )
     dtype = by_name(pick("bf16", "fp16"))
-    out_dtype = pick(dtype, dtype, by_name("fp32"))
-    b_major: Major = pick("k", "n") if tile_n % 64 == 0 else "k"
-    m, n = about(tile_m, 1, 1, 2, 3), about(tile_n, 1, 1, 2, 3)
-    k = about(config.tile_k, 1, 1, config.stages - 1, config.stages, config.stages + 2)
+    out_dtype = dtype if config.staggered else pick(dtype, dtype, by_name("fp32"))
+    m, n = about(tile_m, 1, 1, 2, 3), about(tile_n, *((3, 4, 5) if config.tail_n else (1, 1, 2, 3)))
+    k = about(
+        config.tile_k, *((2, 2) if config.staggered else (1, 1)), config.stages - 1, config.stages, config.stages + 2
+    )
+    k = max(k, config.tile_k + 1) if config.staggered else k
     is_tidy = pick(True, False)  # out's rows in whole 16 bytes: TMA stores them
     n = -(-n // 8) * 8 if is_tidy else n
     skew = 0 if is_tidy else pick(0, 1, 2, 4)
@@ -97,7 +104,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         out_pitch=n + (pick(0, 8) if is_tidy else pick(0, 1, 3, 8, -n % 8)),
         out_align_bytes=math.gcd(16, skew * out_dtype.size),
     )
-    num_sms = pick(1, 2, 4)
+    num_sms = pick(1, 2, 3, 4)
     assume(not config.violations(checked(problem), replace(H200, num_sms=num_sms)))
     return Draw(problem, config, num_sms, skew, pick(*SCHEDULES), random.randrange(100))
 

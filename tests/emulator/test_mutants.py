@@ -11,6 +11,7 @@ import re
 import pytest
 from gemm import CASES, Mutant, binary, outcome, source
 from mutants import MUTANTS
+from tile_mutants import SILENT, TILE_MUTANTS
 
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3)]
 
@@ -59,10 +60,17 @@ def test_shipped_kernel_has_no_finding_warp_by_warp(case: str) -> None:
     assert result.is_silent, str(result)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS + TILE_MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug_is_reported_with_its_rule(mutant: Mutant) -> None:
     result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=mutant.policy, seed=1)
     assert result.rules & mutant.rules, str(result)
+
+
+@pytest.mark.parametrize("mutant", SILENT, ids=lambda mutant: mutant.name)
+def test_an_edit_that_leaves_the_kernel_right_is_not_reported(mutant: Mutant) -> None:
+    for policy, seed in SCHEDULES[:3]:
+        result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=policy, seed=seed)
+        assert result.is_silent, f"{SILENT[mutant]}: {result}"
 
 
 @pytest.mark.parametrize("case", EQUIVALENT)

@@ -127,6 +127,20 @@ def test_broken_rule_is_named(rule: str) -> None:
     assert caught.value.rule in (rule, "deadlock" if rule == "partial warpgroup" else rule)
 
 
+@pytest.mark.parametrize("start", ["", "mov.f32 %f1, 0f00000000;\n"], ids=["fresh", "written before"])
+@pytest.mark.parametrize("apart", ["", "bra.uni NEXT;\nNEXT:\n"], ids=["one block", "two blocks"])
+def test_a_read_of_what_was_never_written_is_told_from_one_of_an_accumulator_in_flight(start: str, apart: str) -> None:
+    """Both in a block whose wgmma goes on with accumulators that are in flight."""
+    text = FILL + PRED + start + FENCE + FIRST + apart + AGAIN + COMMIT
+    for use, rule, name in (
+        ("add.f32 %f9, %f8, %f8;\n", "uninitialised register", "%f8"),
+        ("add.f32 %f9, %f1, %f1;\n", "accumulator in flight", "%f1"),
+    ):
+        with pytest.raises(EmulationError, match=name) as caught:
+            execute(kernel(text + use + WAIT + STORE, SHARED), given()[0], block=128, out_bytes=2048)
+        assert caught.value.rule == rule
+
+
 def test_accumulators_written_after_the_fence_are_reported() -> None:
     data, _, _ = given()
     use = FENCE + FIRST + COMMIT + WAIT + "add.f32 %f1, %f1, %f1;\n" + AGAIN + COMMIT + WAIT + STORE

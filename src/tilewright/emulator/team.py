@@ -396,13 +396,14 @@ class Team:
         written: set[int] = set()
         for item in block.items:
             read, writes = item_registers(item)
+            site = item.instruction.site
+            is_wgmma = site.opcode.startswith("wgmma.mma_async")
             for reg in read:
                 value = self.registers[reg.index]
                 if reg.index in written or value.__class__ is np.ndarray:
                     continue
-                site = item.instruction.site
                 if isinstance(value, InFlight):
-                    if item.instruction.site.opcode.startswith("wgmma.mma_async"):
+                    if is_wgmma:
                         continue  # wgmmas in order may take each other's accumulators
                     return self.error(
                         site,
@@ -417,7 +418,8 @@ class Team:
                         return self.error(site, "uninitialised register", message, fragment.selection, lane)
                 elif value is None:
                     return self.error(site, "uninitialised register", f"{reg.name} is read but was never written")
-            written |= {reg.index for reg in writes}
+            changed = {reg.index for reg in writes}
+            written = written - changed if is_wgmma else written | changed  # what a wgmma writes may be in flight yet
         what = f"{type(failure).__name__}: {failure}"
         return self.error(block.site, "internal", f"the emulator failed in the block that starts here: {what}")
 

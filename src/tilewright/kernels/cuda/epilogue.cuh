@@ -38,6 +38,7 @@ struct StoreShape {
     static constexpr int ROOM = Config::STORE_WARP_BYTES / SLOT_BYTES;  // slots
     static constexpr int BATCH = !Config::OUT_THROUGH_TMA ? 1 : ROOM < PIECES ? ROOM : PIECES;
     static_assert(!Config::OUT_THROUGH_TMA || COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
+    static_assert(SLOT_COLUMNS % 8 == 0, "a slot holds whole blocks of 8 columns");
     static_assert(BATCH > 0, "config.store_warp_bytes holds one slot");
 
     // Columns of a piece: of the last one there may be fewer.

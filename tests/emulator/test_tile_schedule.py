@@ -1,0 +1,223 @@
+"""The walk of schedule.cuh, run from its own PTX, against a plain model of it and against the host's counts.
+
+Every element of out lies in one tile, in one of some CTA's places; the counts that Config gives the model and the
+kernel are those that the CTAs come to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from products import H200
+
+from tilewright.backends.base import IntArgument
+from tilewright.config import Config
+from tilewright.emulator.memory import GlobalMemory
+from tilewright.emulator.run import Grid, run
+from tilewright.jit import nvrtc
+from tilewright.jit.source import Source
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import device_code
+from tilewright.problem import Problem, packed
+
+ROOM = 64  # tiles that one CTA of the probe may list, each kind
+WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide")
+
+# One thread a CTA: how many tiles of each kind it has, then where each begins.
+PROBE = """
+#include "schedule.cuh"
+constexpr int ROOM = 64;
+extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t group_m, int32_t square_m,
+                                 int32_t square_n, int32_t num_wide) {
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, blockIdx.x % Config::CLUSTER);
+    int32_t* own = out + blockIdx.x * (2 + 4 * ROOM);
+    own[0] = schedule.num_wide();
+    own[1] = schedule.num_narrow();
+    for (uint32_t i = 0; i < schedule.num_wide(); ++i) {
+        const Tile tile = schedule.wide(i);
+        own[2 + 2 * i] = tile.m;
+        own[3 + 2 * i] = tile.n;
+    }
+    for (uint32_t i = 0; i < schedule.num_narrow(); ++i) {
+        const Tile tile = schedule.narrow(i);
+        own[2 + 2 * ROOM + 2 * i] = tile.m;
+        own[3 + 2 * ROOM + 2 * i] = tile.n;
+    }
+}
+"""
+
+Places = list[tuple[int, int]]  # first row, first column
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Tiles of each CTA in its order."""
+
+    wide: list[Places]
+    narrow: list[Places]
+
+
+@cache
+def ptx(tile_n: int, tail_n: int, cluster_m: int, cluster_n: int) -> str:
+    """The probe's; what else a walk depends on comes at run time."""
+    config = Config(
+        tile_m=64, tile_n=tile_n, stages=2, consumers=1, tail_n=tail_n, cluster_m=cluster_m, cluster_n=cluster_n
+    )
+    headers = {**device_code(), **HOPPER.headers(packed(64, 64, 64), config)}
+    used = ("base.cuh", "config.cuh", "schedule.cuh")
+    unit = Source(
+        name="probe", text=PROBE, headers=tuple((path, headers[path]) for path in used), entry="probe", arch=H200.arch
+    )
+    return nvrtc.compile_source(unit, "").ptx
+
+
+def parameters(problem: Problem, config: Config, num_sms: int) -> tuple[int, dict[str, int]]:
+    """(grid, what the host passes of the walk)."""
+    launch = HOPPER.launch(problem, config, H200, num_sms)
+    found = {
+        argument.name: argument.value
+        for argument in HOPPER.arguments(problem, config, launch)
+        if isinstance(argument, IntArgument)
+    }
+    return launch.grid, {name: found[name] for name in WALK}
+
+
+def on_the_device(problem: Problem, config: Config, num_sms: int) -> Walked:
+    """What the PTX comes to."""
+    grid, walk = parameters(problem, config, num_sms)
+    memory = GlobalMemory()
+    out = np.full((grid, 2 + 4 * ROOM), -1, np.int32)
+    values = [memory.add("out", out), *walk.values()]
+    run(
+        ptx(config.tile_n, config.tail_n, config.cluster_m, config.cluster_n),
+        "probe",
+        Grid(grid=grid, block=1),
+        values,
+        memory,
+    )
+
+    def places(row: np.ndarray, first: int, count: int) -> Places:
+        return [(int(m), int(n)) for m, n in row[first : first + 2 * count].reshape(-1, 2)]
+
+    return Walked([places(row, 2, row[0]) for row in out], [places(row, 2 + 2 * ROOM, row[1]) for row in out])
+
+
+def modelled(problem: Problem, config: Config, num_sms: int) -> Walked:
+    """The same as lists: all places of the walk in order, dealt to the CTAs in turn."""
+    grid, walk = parameters(problem, config, num_sms)
+    cm, cn = config.cluster_m, config.cluster_n
+    tile_rows, tile_columns = config.tiles(problem)
+    rows, columns = tile_rows // cm, tile_columns // cn
+    full, further = (divmod(walk["num_wide"], rows)) if config.tail_n else (columns, 0)
+    order = []
+    for group in range(0, rows, walk["group_m"]):
+        group_end = min(group + walk["group_m"], rows)
+        for left in range(0, full, walk["square_n"]):
+            for top in range(group, group_end, walk["square_m"]):
+                for column in range(left, min(left + walk["square_n"], full)):
+                    order += [(row, column) for row in range(top, min(top + walk["square_m"], group_end))]
+    order += [(row, full) for row in range(further)]
+    narrow = []
+    if config.tail_n:
+        for row in range(rows):
+            left = (full + (row < further)) * config.tile_n
+            narrow += [(row * config.tile_m, column) for column in range(left, problem.n, config.tail_n)]
+
+    def in_cluster(place: tuple[int, int], rank: int) -> tuple[int, int]:
+        row, column = place
+        return (row * cm + rank % cm) * config.tile_m, (column * cn + rank // cm) * config.tile_n
+
+    clusters = grid // config.cluster
+    ctas = [divmod(cta, config.cluster) for cta in range(grid)]
+    return Walked(
+        [[in_cluster(place, rank) for place in order[cluster::clusters]] for cluster, rank in ctas],
+        [narrow[cluster::clusters] for cluster, _ in ctas],
+    )
+
+
+def assert_all_of_out_once(problem: Problem, config: Config, walked: Walked) -> None:
+    covered = np.zeros((problem.m, problem.n), np.int8)
+    for ctas, width in ((walked.wide, config.tile_n), (walked.narrow, config.tail_n)):
+        for m, n in (place for places in ctas for place in places):
+            covered[m : m + config.tile_m, n : n + width] += 1
+    assert (covered == 1).all(), np.argwhere(covered != 1)[:3]
+
+
+def assert_counts_agree(problem: Problem, config: Config, num_sms: int, walked: Walked) -> None:
+    grid, _ = parameters(problem, config, num_sms)
+    wide = config.wide_tiles(problem, grid)
+    assert sum(map(len, walked.wide)) == wide
+    assert sum(map(len, walked.narrow)) == (config.narrow_tiles(problem, wide) if config.tail_n else 0)
+    busiest = (max(map(len, walked.wide)), max(map(len, walked.narrow)))
+    assert busiest == config.waves(problem, grid)
+
+
+@st.composite
+def walks(draw: st.DrawFn) -> tuple[Problem, Config, int]:
+    """Few kernels, any shape and grid; sizes about whole tiles and clusters."""
+    tile_n, tail_n, cluster_m, cluster_n = draw(
+        st.sampled_from([(64, 0, 1, 1), (64, 24, 1, 1), (24, 8, 1, 1), (64, 0, 2, 1), (64, 0, 1, 2)])
+    )
+    config = Config(
+        tile_m=64,
+        tile_n=tile_n,
+        stages=2,
+        consumers=1,
+        tail_n=tail_n,
+        cluster_m=cluster_m,
+        cluster_n=cluster_n,
+        schedule=draw(st.sampled_from(["grouped", "grouped", "linear"])),
+        group_m=draw(st.integers(1, 6)),
+        square=draw(st.integers(0, 5)),
+    )
+    m = max(1, draw(st.integers(1, 8)) * 64 - draw(st.sampled_from([0, 1, 63])))
+    n = draw(st.integers(1, 7 * tile_n))
+    return packed(m, n, 64), config, draw(st.integers(config.cluster, 13))
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(walk=walks())
+def test_the_device_walks_as_the_model_and_covers_out_once(walk: tuple[Problem, Config, int]) -> None:
+    walked = on_the_device(*walk)
+    assert walked == modelled(*walk)
+    problem, config, num_sms = walk
+    assert_all_of_out_once(problem, config, walked)
+    assert_counts_agree(problem, config, num_sms, walked)
+
+
+@settings(max_examples=150, deadline=None, database=None, derandomize=True)
+@given(
+    m=st.integers(1, 3000),
+    n=st.integers(1, 5000),
+    tile=st.sampled_from([(256, 200), (256, 192), (256, 128), (128, 256)]),
+    tail=st.integers(1, 31),
+    num_sms=st.integers(1, 140),
+    group_m=st.integers(1, 12),
+    square=st.integers(0, 6),
+)
+def test_tails_of_any_width_cover_out_once(
+    m: int, n: int, tile: tuple[int, int], tail: int, num_sms: int, group_m: int, square: int
+) -> None:
+    """The model alone, of the tiles that are used."""
+    tile_m, tile_n = tile
+    tail_n = min(tail * 8, tile_n - 8)
+    config = Config(tile_m=tile_m, tile_n=tile_n, tail_n=tail_n, group_m=group_m, square=square)
+    problem = packed(m, n, 64)
+    walked = modelled(problem, config, num_sms)
+    assert_all_of_out_once(problem, config, walked)
+    assert_counts_agree(problem, config, num_sms, walked)
+
+
+@pytest.mark.parametrize("num_sms", [132, 114, 78])
+def test_a_tail_takes_less_time_than_the_wave_that_it_takes_the_place_of(num_sms: int) -> None:
+    problem = packed(8192, 8192, 8192)
+    for tail_n in range(64, 192, 8):
+        config = Config(tile_m=256, tile_n=192, tail_n=tail_n)
+        wide, narrow = config.waves(problem, num_sms)
+        whole, _ = config.replace(tail_n=0).waves(problem, num_sms)
+        assert wide + narrow * tail_n / 192 <= whole

@@ -1,0 +1,342 @@
+"""Bugs of the walk, of narrow tiles, of tiles' places in shared memory, and of staggered row blocks; as in mutants.py.
+
+SILENT are edits that leave the kernel right: the checker must say nothing of them, and each has its reason.
+"""
+
+from __future__ import annotations
+
+from gemm import WRONG_NUMBERS, Edit, Mutant
+from mutants import EPILOGUE, SCHEDULE, UNIT, mutant
+
+_PUT = "if (k_tile == 0) ring.put_tile(state.index, tile);"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
+_READ = "const Tile tile = ring.tile_at(state.index);"
+_KEPT_STORE = "store(kept.values, from, kept.m, kept.n);"
+_KEPT = "keep<N>(kept, rC[1]);"
+_BLOCK_0 = "store(rC[0], to, row_of(tile, 0), tile.n);"
+_BLOCK_0_WAIT = "ptx::wgmma_wait_group<1>(); keep_below(rC[0]);"
+_BLOCK_1_WAIT = "ptx::wgmma_wait_group<0>(); keep_below(rC[1]);"
+_STAGGERED_SLOT = "issue<N, 0, 2, false>(operands, state.index, rC); ptx::wgmma_commit_group();"
+_WARP = "shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp])"
+_NARROW_FILL = "fill(tile, is_backward(num_wide + i), NARROW_BYTES,"
+# The place of a consumer's tile is read at the tile's end, when its first slot has been released.
+_LATE_READ: tuple[Edit, ...] = (
+    (
+        UNIT,
+        "const Tile tile = begun_tile(); uint32_t previous",
+        "const uint32_t begun = state.index; uint32_t previous",
+    ),
+    (
+        UNIT,
+        "keep_below(rC[block]); release(ring, previous, lane);",
+        "keep_below(rC[block]); release(ring, previous, lane); const Tile tile = ring.tile_at(begun); __syncwarp();",
+    ),
+)
+
+TILE_MUTANTS: tuple[Mutant, ...] = (
+    # -- tiles' places in shared memory ------------------------------------------------------------------------------
+    mutant(
+        "a tile's place is written after the arrival",
+        "tail",
+        (UNIT, f"{_PUT} {_EXPECT}", f"{_EXPECT} {_PUT}"),
+        by="data race",
+    ),
+    mutant(
+        "a tile's place is written before the slot is free",
+        "tail",
+        (
+            UNIT,
+            f"wait(ring.empty_at(state.index), state.parity); {_PUT}",
+            f"{_PUT} wait(ring.empty_at(state.index), state.parity);",
+        ),
+        by="data race",
+    ),
+    mutant(
+        "a tile's place is read before its slot is full",
+        "tail",
+        (
+            UNIT,
+            "await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
+            "const Tile tile = begun_tile(); await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
+        ),
+        (UNIT, "const Tile tile = begun_tile(); uint32_t previous", "uint32_t previous"),
+        by=("data race", "uninitialised shared memory", WRONG_NUMBERS),
+    ),
+    mutant("a tile's place is read after the release", "tail", *_LATE_READ, by="data race"),
+    mutant(
+        "no __syncwarp after a tile's place is read",
+        "tail",
+        (UNIT, f"{_READ} __syncwarp();", _READ),
+        by="data race",
+    ),
+    mutant(
+        "no __syncwarp after a tile's place is read, staggered",
+        "staggered",
+        (UNIT, f"{_READ} __syncwarp();", _READ),
+        by="data race",
+    ),
+    mutant(
+        "a tile's place is read from slot 0",
+        "single",
+        (
+            UNIT,
+            "Tile tile_at(uint32_t slot) const { uint32_t words[2]; ptx::ld_shared_v2_u32(tile + slot * 8, words);",
+            "Tile tile_at(uint32_t slot) const { uint32_t words[2]; ptx::ld_shared_v2_u32(tile, words);",
+        ),
+        by=("data race", WRONG_NUMBERS),
+    ),
+    # -- narrow tiles ------------------------------------------------------------------------------------------------
+    mutant(
+        "a narrow tile expects a wide one's bytes",
+        "tail",
+        (UNIT, _NARROW_FILL, _NARROW_FILL.replace("NARROW_BYTES", "Config::STAGE_BYTES")),
+        by="deadlock",
+    ),
+    mutant(
+        "a wide tile expects a narrow one's bytes",
+        "tail",
+        (UNIT, "is_backward(i), Config::STAGE_BYTES,", "is_backward(i), NARROW_BYTES,"),
+        by=("copy not waited for", "deadlock", "missing wait"),
+    ),
+    mutant(
+        "narrow tiles are loaded through the wide map",
+        "tail",
+        (UNIT, "load_tail(b, b_tail_map, tile.n, k, full);", "load_tail(b, b_map, tile.n, k, full);"),
+        by=("copy not waited for", "deadlock", "missing wait"),
+    ),
+    mutant(
+        "narrow tiles are stored through the wide map",
+        "tail",
+        (UNIT, "const OutTail out_tail{out_tail_map,", "const OutTail out_tail{out_map,"),
+        by=("unordered global copies", "unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "one wide tile too few",
+        "tail",
+        (SCHEDULE, "return places_up_to(walk.num_wide);", "return places_up_to(walk.num_wide - 1);"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "one wide tile too many",
+        "tail",
+        (SCHEDULE, "return places_up_to(walk.num_wide);", "return places_up_to(walk.num_wide + 1);"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "one narrow tile too few",
+        "tail",
+        (SCHEDULE, "places_up_to(further * narrow_far", "places_up_to(-1 + further * narrow_far"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the further wide tiles are in the first column",
+        "tail",
+        (SCHEDULE, "return at(index - rows * columns, columns);", "return at(index - rows * columns, 0);"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "narrow tiles begin at the same column in every row",
+        "tail of two lengths",
+        (SCHEDULE, "(far ? columns + 1 : columns) * Config::TILE_N", "columns * Config::TILE_N"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "consumers leave out the narrow tiles",
+        "tail",
+        (UNIT, "for (uint32_t i = 0; i < num_narrow; ++i) compute(out_tail, [] {});", ""),
+        by=("deadlock", WRONG_NUMBERS),
+    ),
+    mutant(
+        "elements past the last column are stored",
+        "tail without TMA",
+        (EPILOGUE, "if (within >= COLUMNS || out_column >= out.n) continue;", "if (within >= COLUMNS) continue;"),
+        by=("data race", "out of bounds", "missing __syncwarp"),
+    ),
+    # -- the walk ----------------------------------------------------------------------------------------------------
+    mutant(
+        "squares are as high as the group at its end",
+        "squares",
+        (
+            SCHEDULE,
+            "part_of(stretch.within, walk.square_m, group.size, stretch.size)",
+            "part_of(stretch.within, walk.square_m, walk.group_m, stretch.size)",
+        ),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "the last square of a stretch is taken for a whole one",
+        "squares",
+        (
+            SCHEDULE,
+            "square.within % square.size, stretch.first + square.within / square.size",
+            "square.within % walk.square_m, stretch.first + square.within / walk.square_m",
+        ),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "squares of a stretch are as wide as the walk says",
+        "squares",
+        (SCHEDULE, "group.size, stretch.size);", "group.size, walk.square_n);"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    # -- staggered row blocks ----------------------------------------------------------------------------------------
+    mutant(
+        "what was kept goes to the place of the tile at hand",
+        "staggered",
+        (UNIT, _KEPT_STORE, "store(kept.values, from, kept.m < from.m ? row_of(tile, 1) : kept.m, tile.n);"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "what was kept goes to the rows of block 0",
+        "staggered",
+        (UNIT, "kept.m = row_of(tile, 1);", "kept.m = row_of(tile, 0);"),
+        by="unordered copies",
+    ),
+    mutant(
+        "what was kept goes out before anything was kept",
+        "staggered",
+        (UNIT, "kept.m = out.m;", "kept.m = 0;"),
+        by=("uninitialised register", "unordered copies"),
+    ),
+    mutant(
+        "what was kept is not stored at the end",
+        "staggered",
+        (UNIT, "return; } } store(kept.values, out, kept.m, kept.n); }", "return; } } }"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "what was kept is not stored at the end of a tail",
+        "staggered tail",
+        (UNIT, "store(kept.values, tail, kept.m, kept.n); return;", "return;"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "a wide block that was kept is stored as a narrow one",
+        "staggered tail",
+        (UNIT, "compute_staggered(kept, out, tail);", "compute_staggered(kept, tail, tail);"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "block 0 is stored before its wgmmas have finished",
+        "staggered",
+        (
+            UNIT,
+            f"{_BLOCK_0_WAIT} release(ring, previous, lane); {_BLOCK_0}",
+            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(ring, previous, lane);",
+        ),
+        by="accumulator in flight",
+    ),
+    mutant(
+        "block 0 is waited for as if it were one group behind",
+        "staggered",
+        (UNIT, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<2>")),
+        by=("accumulator in flight", "operand released early"),
+    ),
+    mutant(
+        "block 1 is kept before its wgmmas have finished",
+        "staggered",
+        (UNIT, _BLOCK_1_WAIT, f"{_KEPT} {_BLOCK_1_WAIT}"),
+        (UNIT, f"state.advance(); {_KEPT}", "state.advance();"),
+        by="accumulator in flight",
+    ),
+    mutant(
+        "the last slot is released with block 1 in flight",
+        "staggered",
+        (
+            UNIT,
+            f"{_BLOCK_1_WAIT} release(ring, state.index, lane);",
+            f"release(ring, state.index, lane); {_BLOCK_1_WAIT}",
+        ),
+        by="operand released early",
+    ),
+    mutant(
+        "the first slot is released when block 0 alone has read it",
+        "staggered",
+        (UNIT, f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<1>();", f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<2>();"),
+        by="operand released early",
+    ),
+    mutant(
+        "the slot before the last is released before its wait",
+        "staggered pair",
+        (
+            UNIT,
+            f"{_BLOCK_0_WAIT} release(ring, previous, lane);",
+            f"release(ring, previous, lane); {_BLOCK_0_WAIT}",
+        ),
+        by="operand released early",
+    ),
+    mutant(
+        "both blocks' last wgmmas in one group",
+        "staggered",
+        (
+            UNIT,
+            "issue<N, 0, 1, false>(operands, state.index, rC); ptx::wgmma_commit_group();",
+            "issue<N, 0, 1, false>(operands, state.index, rC);",
+        ),
+        by=("accumulator in flight", "operand released early"),
+    ),
+    mutant(
+        "block 1 multiplies block 0's rows",
+        "staggered",
+        (UNIT, "moved(a, block * A_BLOCK + step * K_MAJOR_STEP)", "moved(a, step * K_MAJOR_STEP)"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "no read wait between the two blocks' stores",
+        "staggered",
+        (
+            EPILOGUE,
+            "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>(); } __syncwarp(); write_slots",
+            "} __syncwarp(); write_slots",
+        ),
+        by="store source overwritten",
+    ),
+    mutant(
+        "no fence between the two blocks' stores",
+        "staggered",
+        (EPILOGUE, "ptx::fence_proxy_async_shared_cta();", ""),
+        by="missing proxy fence",
+    ),
+    mutant(
+        "a warp's slots begin in the slots of the one before",
+        "many stores",
+        (UNIT, _WARP, f"{_WARP} - warp * 2048"),
+        by=("data race", "store source overwritten"),
+    ),
+)
+
+# What an edit changes, and why no report is right.
+SILENT: dict[Mutant, str] = {
+    mutant(
+        "block 0 waits for block 1 too", "staggered", (UNIT, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<0>")), by=()
+    ): ("more is waited for than need be: the stores are no longer hidden, which costs time alone"),
+    mutant(
+        "warps' numbers not from lane 0",
+        "staggered",
+        (
+            UNIT,
+            "ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)",
+            "threadIdx.x % WARPGROUP_THREADS / WARP_THREADS",
+        ),
+        (UNIT, "ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0)", "threadIdx.x / WARPGROUP_THREADS"),
+        by=(),
+    ): "all lanes have the same number anyway: that they agree is told to ptxas",
+    mutant(
+        "narrow tiles of n-contiguous b through the wide map",
+        "tail of n-contiguous b",
+        (UNIT, "load_tail(b, b_tail_map, tile.n, k, full);", "load_tail(b, b_map, tile.n, k, full);"),
+        by=(),
+    ): "both maps load panels of 64 columns",
+    mutant(
+        "every slot says whose it is",
+        "tail",
+        (UNIT, _PUT, "ring.put_tile(state.index, tile);"),
+        by=(),
+    ): "a tile's first slot is free by then, as is every other; more is written than is read",
+    mutant(
+        "no wgmma.fence before block 1's first",
+        "staggered",
+        (UNIT, f"{_KEPT_STORE} ptx::wgmma_fence();", _KEPT_STORE),
+        by=(),
+    ): "no thread has touched the registers of block 1 since the fence of block 0, in PTX's own registers",
+}

@@ -135,7 +135,7 @@ def test_what_staggered_needs_of_the_problem_is_said(problem: Problem, sentence:
     ("tile_n", "out_dtype", "columns", "pieces"),
     [
         (256, None, 64, 4), (192, None, 64, 3), (200, None, 200, 1), (176, None, 88, 2), (160, None, 40, 4),
-        (120, None, 120, 1), (8, None, 8, 1), (256, "fp32", 32, 8), (200, "fp32", 100, 2), (24, "fp32", 12, 2),
+        (120, None, 120, 1), (8, None, 8, 1), (256, "fp32", 32, 8), (200, "fp32", 8, 25), (24, "fp32", 8, 3),
     ],
 )  # fmt: skip
 def test_a_store_slot_is_the_widest_box_whose_rows_meet_in_no_bank(

@@ -300,3 +300,9 @@ def test_every_tail_compiles_clean(tile_n: int) -> None:
 )
 def test_groups_are_alike_where_they_can_be(rows: int, tile_n: int, height: int) -> None:
     assert group_rows(rows, 256, tile_n, 132) == height
+
+
+def test_a_tile_that_would_leave_in_thin_boxes_is_not_offered() -> None:
+    offered = {config.tile_n for config in HOPPER.space(packed(4096, 4096, 4096, out_dtype="fp32"), H200)}
+    assert 192 in offered
+    assert 200 not in offered

@@ -50,6 +50,8 @@ class HopperFamily:
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""
         for base in _STAGGERED + _LARGE + _SHORT:
+            if base.staggered and store_columns(problem, base.tile_n) * problem.out_dtype.size < 64:
+                continue  # 200 columns of fp32: 25 boxes of 32 bytes
             if base.staggered and (problem.out_dtype.size != 2 or problem.k <= base.tile_k):
                 base = base.replace(staggered=False)
             for cluster_m in (1,) if base.pingpong else (1, 2):  # no ping-pong in clusters: 192 columns spill there

@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import tilewright
 from tilewright.backends.emulated import EmulatedBackend, emulated
-from tilewright.bench.emulated import host_operands
 from tilewright.bench.facts import commit, version_of
 from tilewright.config import Config
 from tilewright.emulator.translate import kernel_of
 from tilewright.errors import TilewrightError
+from tilewright.host_operands import HostOperand, host_operands
 from tilewright.plan import Plan
 from tilewright.problem import packed
 
@@ -99,19 +98,19 @@ def measure(work: Workload, repeats: int) -> dict[str, Any]:
     return row
 
 
-def timed(plan: Plan, backend: EmulatedBackend, operands: tuple[NDArray[Any], ...]) -> tuple[float, float]:
+def timed(plan: Plan, backend: EmulatedBackend, operands: tuple[HostOperand, ...]) -> tuple[float, float]:
     """CPU and wall seconds of one launch.
 
     Raises: SystemExit: a product that is not right, whole numbers as it is of.
     """
-    a, b, out = operands
+    a, b, out = (operand.view for operand in operands)
     out[:] = np.nan
     addresses = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
     call = backend.pack(backend.load(plan.binary, 0, plan.launch), plan.launch, plan.arguments, addresses)
     cpu, wall = time.process_time(), time.perf_counter()
     backend.launch(call, 0)
     spent = time.process_time() - cpu, time.perf_counter() - wall
-    if not (out == (a.astype(np.float32) @ b.astype(np.float32).T).astype(out.dtype)).all():
+    if not (out == (a.astype(np.float32) @ b.astype(np.float32)).astype(out.dtype)).all():
         raise SystemExit(f"{plan.problem} in {plan.config}: the product is wrong")
     return spent
 

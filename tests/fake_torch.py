@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fakes import gpu
+from tilewright.layout import row_major_strides
 
 _NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "complex64")
 
@@ -94,12 +95,12 @@ def make_torch(streams: dict[int, int] | None = None) -> ModuleType:
         for tensor in tensors:
             tensor.version += 1
 
-    def empty(shape: tuple[int, int], dtype: DType, device: str) -> Tensor:
+    def empty(shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
         ours = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[dtype.name]
         return Tensor(gpu(shape, ours, fill=float("nan")).host, module, *_parse(device))
 
-    def empty_strided(shape: tuple[int, int], strides: tuple[int, int], dtype: DType) -> Tensor:
-        assert strides == (max(shape[1], 1), 1)
+    def empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> Tensor:
+        assert strides == row_major_strides(shape)
         return empty(shape, dtype, f"cuda:{state.current}")
 
     state.empty = empty

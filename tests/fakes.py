@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import device, dtypes
-from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, TensorMap
+from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, MapArgument, TensorMap
 from tilewright.device import Device
 from tilewright.jit.source import Binary, Resources, Source
 
@@ -60,6 +60,14 @@ class GpuArray:
     def contiguous(self) -> GpuArray:
         """As torch's: the array itself where it is contiguous."""
         return self if self.host.flags.c_contiguous else GpuArray(_aligned_copy(self.host, order="C"))
+
+    @property
+    def mT(self) -> GpuArray:  # noqa: N802  # torch's name
+        return GpuArray(np.swapaxes(self.host, -1, -2))
+
+    def swapaxes(self, first: int, second: int) -> GpuArray:
+        """As NumPy's and CuPy's."""
+        return GpuArray(np.swapaxes(self.host, first, second))
 
     @property
     def T(self) -> GpuArray:  # noqa: N802  # NumPy's and CuPy's name
@@ -190,25 +198,33 @@ class FakeCompiler:
 
 
 def _multiply(call: Call) -> None:
-    """out = a x b as the kernel called hopper_<in>_<out>_<tn or nn>_... would, through maps and the pointer alone."""
+    """out = a x b as the kernel called hopper_<in>_<out>_<layout>_... would, through its arguments alone."""
     _, in_name, out_name, layout, *_ = call.kernel.name.split("_")
     in_type, out_type = dtypes.by_name(in_name), dtypes.by_name(out_name)
-    maps = {x.operand: x.tensor_map for x in call.arguments if isinstance(x, MapArgument)}
+    maps = [x for x in call.arguments if isinstance(x, MapArgument)]
     ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
-    a = _through(maps["a"], call.addresses["a"], in_type)
-    b = _through(maps["b"], call.addresses["b"], in_type)
-    result = a.astype(np.float64) @ (b.T if layout == "tn" else b).astype(np.float64)
-    out = _memory(call.addresses["out"], (ints["m"], ints["n"]), ints["out_pitch"] * out_type.size, out_type)
-    out[...] = result.astype(out_type.numpy)
+    a, b = (_through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64) for x in maps[:2])
+    a, b = (a if layout[1] == "n" else a.mT), (b.mT if layout[0] == "t" else b)
+    batch = next((x.values for x in call.arguments if isinstance(x, IntsArgument)), (1,))
+    dims = (len(batch) - 1) // 4
+    extents, a_moves, b_moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
+    assert batch[0] == np.prod(extents, initial=1)
+    for member in np.ndindex(*extents):
+        at_a = tuple(reversed([x * move for x, move in zip(member, a_moves, strict=True)]))
+        at_b = tuple(reversed([x * move for x, move in zip(member, b_moves, strict=True)]))
+        offset = sum(x * stride for x, stride in zip(member, strides, strict=True)) * out_type.size
+        address = call.addresses["out"] + offset
+        out = _memory(address, (ints["m"], ints["n"]), (ints["out_pitch"] * out_type.size,), out_type)
+        out[...] = (a[at_a] @ b[at_b]).astype(out_type.numpy)
 
 
 def _through(tensor_map: TensorMap, address: int, dtype: dtypes.DType) -> np.ndarray:
-    columns, rows = tensor_map.extents
-    return _memory(address, (rows, columns), tensor_map.pitches_bytes[0], dtype)
+    """The whole array of a map, its innermost dimension last."""
+    return _memory(address, tensor_map.extents[::-1], tensor_map.pitches_bytes[::-1], dtype)
 
 
-def _memory(address: int, shape: tuple[int, int], pitch_bytes: int, dtype: dtypes.DType) -> np.ndarray:
-    size_bytes = (shape[0] - 1) * pitch_bytes + shape[1] * dtype.size
+def _memory(address: int, shape: tuple[int, ...], pitches_bytes: tuple[int, ...], dtype: dtypes.DType) -> np.ndarray:
+    strides = (*pitches_bytes, dtype.size)
+    size_bytes = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) + dtype.size
     raw = np.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), np.uint8)
-    flat = raw.view(dtype.numpy) if dtype.size == 1 else raw.view(np.uint8)
-    return np.ndarray(shape, dtype.numpy, flat.data, strides=(pitch_bytes, dtype.size))
+    return np.ndarray(shape, dtype.numpy, raw.data, strides=strides)

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[1] / "src" / PACKAGE
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("settings", "dtypes", "device", "disassemble"),
-    ("problem", "tensor", "jit", "emulator", "check"),
-    ("config", "layout", "arrays", "backends"),
+    ("problem", "tensor", "batching", "jit", "emulator", "check"),
+    ("config", "layout", "arrays", "backends", "host_operands"),
     ("kernels", "calls", "records"),
     ("model", "timing", "emulated_time"),
     ("choice",),

@@ -32,14 +32,23 @@ def test_shared_memory_is_operands_store_slots_and_barriers() -> None:
 def test_two_consumers_hold_what_the_producer_gave_up() -> None:
     config = Config(consumers=2)
     assert config.entry_registers == 168
-    assert config.consumer_registers == 240
-    assert 128 * 24 + 256 * config.consumer_registers <= config.threads * config.entry_registers
+    assert config.registers(PROBLEM) == (24, 240)
+    assert config.threads * config.entry_registers >= 128 * 24 + 256 * 240
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [packed(64, 64, 64, a_major="m", b_major="n"), packed(64, 64, 64, batch=(2,)), packed(64, 64, 64, batch=(2, 2))],
+    ids=str,
+)
+def test_a_producer_of_batches_or_panels_keeps_more(problem: Problem) -> None:
+    assert Config().registers(problem) == Config(cluster_m=2).registers(PROBLEM) == (40, 232)
 
 
 def test_one_consumer_needs_no_transfer_of_registers() -> None:
     config = Config(tile_m=64, consumers=1)
     assert not config.moves_registers
-    assert config.consumer_registers == config.entry_registers == 255
+    assert config.registers(PROBLEM) == (config.entry_registers, config.entry_registers) == (255, 255)
 
 
 def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster() -> None:
@@ -244,4 +253,4 @@ def test_legality_never_raises_and_legal_numbers_are_sound(config: Config) -> No
     assert 0 < config.smem_bytes(PROBLEM) <= H200.smem_per_cta_bytes
     assert config.consumer_m % 64 == 0
     assert config.accumulators == config.wgmmas_m * config.tile_n // 2
-    assert config.accumulators < config.consumer_registers
+    assert config.accumulators < config.registers(PROBLEM)[1]

@@ -100,9 +100,10 @@ def test_an_address_is_checked_again_on_a_layout_that_was_served_before(dispatch
         dispatcher.matmul(flat[:4096].reshape(64, 64), flat[1:4097].reshape(64, 64).t(), out)
 
 
-def test_an_m_contiguous_a_is_refused_by_name(dispatcher: Dispatcher):
+def test_an_m_contiguous_a_that_tma_cannot_read_is_refused_by_name(dispatcher: Dispatcher):
+    """B005: x.t() with an M that is no multiple of 8."""
     x, w = gpu((64, 63), seed=1), gpu((64, 8), seed=2)
-    with pytest.raises(LayoutError, match=r"k is contiguous in a.*pass a\.contiguous\(\)"):
+    with pytest.raises(LayoutError, match=r"63 x 2 is 126; pass a\.contiguous\(\)"):
         dispatcher.matmul(x.t(), w, gpu((63, 8)))
     out = gpu((63, 8))
     dispatcher.matmul(x.t().contiguous(), w, out)
@@ -213,10 +214,10 @@ def _padded(x: GpuArray, extent: int) -> GpuArray:
 
 
 def test_a_pitch_that_tma_cannot_read_is_refused_and_the_padding_it_names_works(dispatcher: Dispatcher):
-    a, b = gpu((16, 20), seed=1), gpu((20, 24), seed=2)
+    a, b = gpu((15, 20), seed=1), gpu((20, 24), seed=2)
     with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements and pass the view of the first 20"):
-        dispatcher.matmul(a, b, gpu((16, 24)))
-    out = gpu((16, 24))
+        dispatcher.matmul(a, b, gpu((15, 24)))
+    out = gpu((15, 24))
     dispatcher.matmul(_padded(a, 24), b, out)
     assert equals(out, a, b)
 
@@ -237,12 +238,15 @@ def test_the_same_holds_for_both_layouts_of_b(dispatcher: Dispatcher):
 
 def test_where_a_packed_copy_would_be_refused_as_well_padded_rows_are_advised(dispatcher: Dispatcher):
     # tilelang#2907: the size that a message suggested failed in turn
-    x, b = gpu((20, 16), seed=1), gpu((20, 8), seed=2)  # a = x.t(): packed rows of 20 are 40 bytes
-    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements"):
-        dispatcher.matmul(x.t(), b, gpu((16, 8)))
-    out = gpu((16, 8))
-    dispatcher.matmul(_padded(x.t().contiguous(), 24), b, out)
+    x, b = gpu((20, 12), seed=1), gpu((20, 8), seed=2)  # a = x.t(): packed rows of 20 are 40 bytes, of 12 are 24
+    with pytest.raises(
+        LayoutError, match=r"copy a\.t\(\) into rows padded to 16 elements and pass the transpose of the"
+    ):
+        dispatcher.matmul(x.t(), b, gpu((12, 8)))
+    out = gpu((12, 8))
+    dispatcher.matmul(_padded(x, 16).t(), b, out)
     assert equals(out, x.t(), b)
+    out = gpu((16, 8))
     odd = gpu((16 * 24 + 8,), seed=3)[1 : 16 * 24 + 1].reshape(16, 24)[:, :20]
     with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements"):
         dispatcher.matmul(odd, b, out)
@@ -266,25 +270,31 @@ def test_an_out_inside_of_a_works_with_the_advised_clone(dispatcher: Dispatcher)
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "advice"), [((64,), (64, 8), "a.reshape(1, -1)"), ((8, 64), (64,), "b.reshape(-1, 1)")]
+    ("a", "b"),
+    [
+        ((64,), (64, 8)),
+        ((8, 64), (64,)),
+        ((64,), (64,)),
+        ((3, 8, 64), (64,)),
+        ((64,), (3, 64, 8)),
+        ((4, 8, 64), (64, 8)),
+        ((4, 8, 64), (4, 64, 8)),
+        ((4, 1, 64), (4, 64, 8)),
+        ((2, 1, 8, 64), (3, 64, 8)),
+        ((5, 1, 2, 8, 64), (3, 1, 64, 8)),
+    ],
 )
-def test_a_vector_works_as_the_advised_matrix(dispatcher: Dispatcher, a, b, advice):
+def test_shapes_mean_what_they_mean_to_matmul(dispatcher: Dispatcher, backend: HostBackend, a, b):
     x, y = gpu(a, seed=1), gpu(b, seed=2)
-    with pytest.raises(ShapeError) as refusal:
-        dispatcher.matmul(x, y, gpu((8, 8)))
-    assert advice in str(refusal.value)
-    x, y = (x.reshape(1, -1), y) if len(a) == 1 else (x, y.reshape(-1, 1))
-    out = gpu((x.host.shape[0], y.host.shape[1]))
+    out = gpu(product(x, y).shape)
     dispatcher.matmul(x, y, out)
     assert equals(out, x, y)
+    assert backend.counts["launch"] == 1, "one launch for all batches"
 
 
-def test_a_batch_works_as_the_advised_matrix(dispatcher: Dispatcher):
-    batch, b, out = gpu((4, 8, 64), seed=1), gpu((64, 8), seed=2), gpu((32, 8))
-    with pytest.raises(ShapeError, match=r"reshape a to \(-1, 64\)"):
-        dispatcher.matmul(batch, b, out)
-    dispatcher.matmul(batch.reshape(-1, 64), b, out)
-    assert equals(out, batch.reshape(-1, 64), b)
+def test_an_out_of_another_shape_is_refused_with_the_right_one(dispatcher: Dispatcher):
+    with pytest.raises(ShapeError, match=r"pass out with shape \(4, 8, 8\)"):
+        dispatcher.matmul(gpu((4, 8, 64)), gpu((64, 8)), gpu((32, 8)))
 
 
 def test_a_weight_passed_without_its_transpose_is_refused_with_the_advice_that_works(dispatcher: Dispatcher):
@@ -320,7 +330,7 @@ def test_a_refused_call_reaches_neither_compiler_nor_device(
 ):
     good, out = gpu((64, 64)), gpu((64, 64))
     bad = [
-        (good.t(), good, out),
+        (GpuArray(gpu((64, 128)).host[:, ::2]), good, out),
         (good, gpu((32, 64)), out),
         (good, good, good),
         (good, good, gpu((64, 64), "fp16")),

@@ -149,8 +149,12 @@ def test_every_field_is_part_of_equality() -> None:
     other: dict[str, object] = {
         "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
         "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n",
-        "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2,
+        "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2, "a_major": "m", "out_major": "m",
     }  # fmt: skip
-    assert other.keys() == {field.name for field in dataclasses.fields(Problem)}
+    strides = {"batch": (3,), "a_batch": (8,), "b_batch": (8,), "out_batch": (8,)}
+    assert other.keys() | strides.keys() == {field.name for field in dataclasses.fields(Problem)}
     for name, value in other.items():
         assert dataclasses.replace(base, **{name: value}) != base, name
+    batch = dataclasses.replace(base, batch=(2,), a_batch=(0,), b_batch=(0,), out_batch=(0,))
+    for name, value in strides.items():
+        assert dataclasses.replace(batch, **{name: value}) != batch, name

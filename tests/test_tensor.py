@@ -9,14 +9,19 @@ from hypothesis import strategies as st
 from tilewright import dtypes
 from tilewright.tensor import Location, Rows, View, overlap
 
+BATCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), max_size=3).map(tuple)
 ROWS = st.builds(
-    Rows, st.integers(0, 60), st.integers(0, 6), st.integers(0, 8), st.integers(1, 16)
+    Rows, st.integers(0, 60), st.integers(0, 6), st.integers(0, 8), st.integers(1, 16), st.just(()) | BATCHES
 )  # small enough to list every byte
 
 
 def _bytes(rows: Rows) -> set[int]:
-    starts = range(rows.address, rows.address + rows.num_rows * rows.pitch_bytes, rows.pitch_bytes)
-    return {start + offset for start in starts for offset in range(rows.row_bytes)}
+    return {
+        one.address + row * one.pitch_bytes + offset
+        for one in rows.matrices()
+        for row in range(one.num_rows)
+        for offset in range(one.row_bytes)
+    }
 
 
 @settings(max_examples=1000, deadline=None)
@@ -41,6 +46,20 @@ def test_the_even_and_odd_rows_of_one_matrix_do_not_overlap():
 def test_overlap_of_billions_of_rows_is_found_without_walking_them(second: Rows):
     assert not overlap(Rows(0, 2**31, 1, 4), Rows(2, 2**31, 1, 4))
     assert overlap(Rows(0, 2**31, 1, 4), second) == (second.pitch_bytes == 5)
+
+
+def test_the_end_of_a_batch_is_that_of_its_last_matrix():
+    rows = Rows(64, 2, 16, 32, ((3, 1000), (2, 100)))
+    assert rows.end == max(_bytes(rows)) + 1
+    assert [one.address for one in rows.matrices()] == [64, 164, 1064, 1164, 2064, 2164]
+
+
+def test_heads_of_one_packed_array_do_not_overlap():
+    """q, k, v and out of attention as slices of one (batch, tokens, 4, heads, 64) array of 16-bit elements."""
+    token, batch = 4 * 16 * 64 * 2, 512 * 4 * 16 * 64 * 2
+    parts = [Rows(4096 + part * 16 * 128, 512, 128, token, ((8, batch), (16, 128))) for part in range(4)]
+    assert not any(overlap(parts[3], part) for part in parts[:3])
+    assert overlap(parts[3], parts[3]._replace(address=parts[3].address + 126))
 
 
 def test_a_view_says_where_it_lies():

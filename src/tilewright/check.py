@@ -29,7 +29,7 @@ class Check:
 
     Units: `worst` is the largest error over its own bound, at most 1 when right; `max_error` absolute. `wrong` counts
     elements past their bound, `unwritten` those that still hold the poison, `damaged` canary elements around out that
-    changed. `first_wrong` is (row, column).
+    changed. `first_wrong` is (row, column), in whichever matrix of a batch.
     """
 
     elements: int
@@ -70,7 +70,7 @@ def accumulation_factor(k: int) -> float:
 def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None, allowed: float = 0.0) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
-    Shapes: a (m, k), b (k, n), out (m, n), any strides. `rows` limits the check to these rows.
+    Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
@@ -103,8 +103,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class _Block:
-    """The reference of some rows. `summing` None: out must equal the reference, rounded to its type."""
+    """The reference of some rows of one matrix. `summing` None: out must equal the reference, rounded to its type."""
 
+    matrix: tuple[int, ...]
     selected: Any
     reference: Any
     summing: Any = None  # how far fp32 sums may be off
@@ -112,25 +113,27 @@ class _Block:
 
 
 def _bounded(a: Any, b: Any, out_dtype: DType, rows: list[int] | None) -> Iterator[_Block]:
-    factor = accumulation_factor(b.shape[0])
-    b64 = _float64(b)
-    b64_size = abs(b64)
-    for selected in _blocks(a.shape[0], b.shape[1], rows):
-        a64 = _float64(a[selected])
-        with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
-            yield _Block(selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+    factor = accumulation_factor(b.shape[-2])
+    for matrix in np.ndindex(*b.shape[:-2]):
+        b64 = _float64(b[matrix])
+        b64_size = abs(b64)
+        for selected in _blocks(a.shape[-2], b.shape[-1], rows):
+            a64 = _float64(a[matrix][selected])
+            with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
+                yield _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
 
 
 def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
-    b64 = _float64(b)
-    for selected in _blocks(a.shape[0], b.shape[1], rows):
-        yield _Block(selected, _float64(a[selected]) @ b64)
+    for matrix in np.ndindex(*b.shape[:-2]):
+        b64 = _float64(b[matrix])
+        for selected in _blocks(a.shape[-2], b.shape[-1], rows):
+            yield _Block(matrix, selected, _float64(a[matrix][selected]) @ b64)
 
 
 def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
     tally = _Tally()
     for block in blocks:
-        got = _float64(out[block.selected])
+        got = _float64(out[block.matrix][block.selected])
         if block.out_dtype is None:
             reference = _float64(_cast(block.reference, out))
             tally.add(block.selected, abs(got - reference), None, got == reference)

@@ -105,24 +105,21 @@ class Config:
         """Whether setmaxnreg moves registers from the producer to the consumers: one consumer has enough at entry."""
         return self.consumers > 1
 
-    @property
-    def producer_registers(self) -> int:
-        """Registers a producer thread keeps: the least that setmaxnreg takes (PTX ISA: 24 .. 256, multiples of 8).
+    def registers(self, problem: Problem) -> tuple[int, int]:
+        """Registers that a producer thread keeps and that a consumer thread has, in multiples of 8 (setmaxnreg).
 
-        Multicast needs more state: with 24 the producer of an n-contiguous b spilled 4 bytes (NVRTC 13.5, 2026-11-30).
-        """
-        return 24 if self.cluster == 1 else 40
-
-    @property
-    def consumer_registers(self) -> int:
-        """Registers a consumer thread: those at entry, and what the producer gave up, in multiples of 8.
-
-        Worked example: 2 consumers, 384 threads, 168 at entry: (384 x 168 - 128 x 24) / 256 = 240.
+        A producer of single matrices keeps the least that there is, 24 (PTX ISA: 24 .. 256). Multicast, batches, and
+        panels of both operands need more state: with 24 they spilled 4 to 64 bytes, and multicast of a batch of several
+        dimensions with 40 another 20 to 36 (NVRTC 13.5, 2026-11-30).
+        Consumers have those at entry and what the producer gave up. Worked example: 2 consumers, 384 threads, 168 at
+        entry: (384 x 168 - 128 x 24) / 256 = 240. One consumer has enough at entry, and nothing moves.
         """
         if not self.moves_registers:
-            return self.entry_registers
-        pool = self.entry_registers * self.threads - self.producer_registers * WARPGROUP_THREADS
-        return pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
+            return self.entry_registers, self.entry_registers
+        is_simple = self.cluster == 1 and not problem.batch and problem.layout != "NT"
+        producer = 24 if is_simple else 56 if self.cluster > 1 and len(problem.batch) > 1 else 40
+        pool = self.entry_registers * self.threads - producer * WARPGROUP_THREADS
+        return producer, pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
 
     def stage_bytes(self, problem: Problem) -> int:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
@@ -149,7 +146,8 @@ class Config:
         Shapes: stages x (tile_m + tile_n) x tile_k operands, the store slots, and for each stage a full barrier, an
         empty one and the tile it belongs to. Source: the Shared struct of hopper_gemm.cu, which asserts the same sum.
         """
-        per_stage = self.stage_bytes(problem) + 2 * BARRIER_BYTES + TILE_BYTES
+        tile_bytes = 2 * TILE_BYTES if problem.batch else TILE_BYTES  # with its matrix
+        per_stage = self.stage_bytes(problem) + 2 * BARRIER_BYTES + tile_bytes
         total = self.stages * per_stage + self.store_bytes(problem)
         return -(-total // ATOM_BYTES) * ATOM_BYTES
 
@@ -164,12 +162,17 @@ class Config:
         return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.cluster
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tile rows and tile columns of out, both rounded up to whole clusters."""
+        """Tile rows and tile columns of one matrix of out, both rounded up to whole clusters."""
         rows, columns = -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
         return (
             -(-rows // self.cluster_m) * self.cluster_m,
             -(-columns // self.cluster_n) * self.cluster_n,
         )
+
+    def num_tiles(self, problem: Problem) -> int:
+        """Tiles of all matrices of the batch, were all of them wide."""
+        rows, columns = self.tiles(problem)
+        return rows * columns * problem.num_matrices
 
     def wide_tiles(self, problem: Problem, grid: int) -> int:
         """How many tiles are TILE_N wide: those of the full waves where a narrow tail follows, else all.
@@ -180,8 +183,8 @@ class Config:
         """
         rows, columns = self.tiles(problem)
         wide = rows * columns // grid * grid
-        if self.tail_n == 0 or wide == 0 or self._narrow_waves(problem, grid, wide) >= 1.0:
-            return rows * columns
+        if self.tail_n == 0 or problem.batch or wide == 0 or self._narrow_waves(problem, grid, wide) >= 1.0:
+            return self.num_tiles(problem)
         return wide
 
     def narrow_tiles(self, problem: Problem, wide: int) -> int:
@@ -201,8 +204,7 @@ class Config:
 
     def has_too_many_tiles(self, problem: Problem) -> bool:
         """Whether the schedule cannot count the problem's tiles."""
-        rows, columns = self.tiles(problem)
-        return rows * columns >= MAX_TILES
+        return self.num_tiles(problem) >= MAX_TILES
 
     def waves(self, problem: Problem, grid: int) -> tuple[int, int]:
         """Tiles that the busiest CTA computes: wide ones, and narrow ones."""
@@ -294,6 +296,8 @@ class Config:
                 f"tail_n = {self.tail_n} of an n-contiguous b is not a multiple of "
                 f"{SWIZZLE_BYTES // problem.dtype.size}"
             )
+        if self.tail_n and problem.batch:
+            found.append(f"tail_n = {self.tail_n} is for a single product, not for a batch {problem.batch}")
         if self.staggered and problem.out_dtype.size != 2:
             found.append(f"staggered = True keeps rounded 16-bit values, and out is {problem.out_dtype}")
         if self.staggered and problem.k <= self.tile_k:
@@ -304,9 +308,10 @@ class Config:
         found = []
         if self.has_too_many_tiles(problem):
             rows, columns = self.tiles(problem)
-            fewest = -(-problem.m // 256) * -(-problem.n // WGMMA_MAX_N)  # no tile is larger
+            matrices = f"{problem.num_matrices} x " if problem.batch else ""
+            fewest = -(-problem.m // 256) * -(-problem.n // WGMMA_MAX_N) * problem.num_matrices  # no tile is larger
             works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile"
-            found.append(f"{rows} x {columns} tiles are past the 2^30 that the schedule counts; {works}")
+            found.append(f"{matrices}{rows} x {columns} tiles are past the 2^30 that the schedule counts; {works}")
         if self.cluster > device.num_sms:
             found.append(f"clusters of {self.cluster} CTAs do not fit the {device.num_sms} SMs of {device.name}")
         smem = self.smem_bytes(problem)
@@ -315,11 +320,11 @@ class Config:
                 f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of "
                 f"store slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
             )
-        state = self._state_registers(problem)
-        if self.accumulators + state > self.consumer_registers:
+        state, (_, registers) = self._state_registers(problem), self.registers(problem)
+        if self.accumulators + state > registers:
             found.append(
                 f"{self.accumulators} accumulators a thread and {state} registers of state exceed the "
-                f"{self.consumer_registers} registers of a consumer; use a smaller tile"
+                f"{registers} registers of a consumer; use a smaller tile"
                 + (" or 2 consumers" if self.consumers == 1 else " or no pingpong" if self.pingpong else "")
             )
         return found
@@ -330,11 +335,13 @@ class Config:
 
         Source: with these none of 640 random legal configs spilled or had its wgmmas serialised, half of them near the
         limit (NVRTC 13.5, 2026-11-30). With less: 8 of 8 spilled through TMA at 24, 2 of 11 with fp32 out at 31, and 43
-        of 63 at 24 to 40 where out is stored element by element.
+        of 63 at 24 to 40 where out is stored element by element. Batches of one dimension need no more, since a
+        consumer finds its matrix when it stores; of several 2 of 65 spilled at 31.
         """
+        batch = 4 if len(problem.batch) > 1 else 0
         if not problem.out_through_tma:
-            return 44
-        return 32 if problem.out_dtype.size == 4 else 28
+            return 44 + batch
+        return (32 if problem.out_dtype.size == 4 else 28) + batch
 
     def replace(self, **changes: Any) -> Config:
         """This config with some fields changed.

@@ -21,7 +21,7 @@ from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import UnsupportedError
-from tilewright.layout import problem_of
+from tilewright.layout import out_shape, problem_of
 from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
@@ -47,7 +47,7 @@ class _Products(Runner):
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms, self._use_records)
-        return plan.bind(a.location)
+        return plan.bind(a.location, out_shape(a.shape, b.shape))
 
 
 class Dispatcher:
@@ -76,12 +76,13 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
     ) -> Any:
-        """The matrix product a x b, as torch.matmul on 2-D arrays; enqueued on the current stream of their device.
+        """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device, in one launch.
 
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
-        Shapes: a (m, k) with k contiguous; b (k, n) with k contiguous (a weight's w.t()) or n contiguous; out (m, n)
-        with n contiguous, in the inputs' dtype or fp32. a, b and their rows start at multiples of 16 bytes.
+        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
+        vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
+        contiguous. Matrices of a and b and their rows start at multiples of 16 bytes.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.

@@ -36,8 +36,7 @@ def emulated_s(
 
     Source: the constants above.
     """
-    rows, columns = config.tiles(problem)
-    num_tiles = rows * columns
+    num_tiles = config.num_tiles(problem)
     num_slots = num_tiles * -(-problem.k // config.tile_k)
     blocks = -(-config.tile_m // WGMMA_M)
     if family.startswith("v01"):

@@ -1,27 +1,38 @@
 """From three views to a Problem, and from a Problem and three addresses to the memory that a call touches.
 
 Every refusal of shapes, strides, addresses and overlaps lives here or in problem.checked; knows nothing of array
-libraries, kernels or devices.
+libraries, kernels or devices. What a batch comes down to, batching.py knows.
 """
 
 from __future__ import annotations
 
+from tilewright.batching import Matrices, broadcast, simplified
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Major, Problem, checked, padded_copy, pitch_refusal
+from tilewright.problem import (
+    TMA_ALIGNMENT_BYTES,
+    AMajor,
+    Major,
+    OutMajor,
+    Problem,
+    batch_refusal,
+    checked,
+    padded_copy,
+    pitch_refusal,
+)
 from tilewright.tensor import Rows, View, overlap
 
 
 def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | None = None) -> Problem:
     """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a).
 
-    Shapes: a (m, k), b (k, n), out (m, n). The stride of a dimension of extent 1 reaches no second element and is
-    taken as whatever fits.
+    Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
+    are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
+    dimension of extent 1 reaches no second element and is taken as whatever fits. Batch dimensions that lie in memory
+    like more rows of one matrix become that: the Problem has fewer and larger matrices than the arrays.
     Raises: ShapeError, DTypeError, LayoutError, UnsupportedError (two devices): what no kernel serves.
     """
     named = [("a", a), ("b", b)] + ([] if out is None else [("out", out)])
-    for name, view in named:
-        _check_rank(name, view)
     for name, view in named[1:]:
         if view.location != a.location:
             raise UnsupportedError(
@@ -29,38 +40,91 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
                 rule="the operands of one product lie on one device",
                 works=f"move {name} to {a.location}",
             )
-    (m, k), (b_rows, n) = a.shape, b.shape
-    if k != b_rows:
-        raise ShapeError(
-            asked=f"a {a.shape} times b {b.shape}",
-            rule=f"the {k} columns of a meet the {b_rows} rows of b",
-            works=f"pass b with shape ({k}, n); a weight stored as (n, {k}) goes in as its transpose, w.t()",
-        )
+    shape = out_shape(a.shape, b.shape)
     _check_dtypes(a, b, out, out_dtype)
     if out is None:
-        out_type, out_pitch, out_align = out_dtype or a.dtype, max(n, 1), TMA_ALIGNMENT_BYTES
+        out_type, out_align = out_dtype or a.dtype, TMA_ALIGNMENT_BYTES
+        out_strides = row_major_strides(shape)
     else:
-        out_type, out_pitch, out_align = out.dtype, _out_pitch(out, m, n), alignment_of(out.address)
-    a_pitch = fitting_pitch(k, a.dtype)
-    b_major: Major = "k"
-    b_pitch = a_pitch
-    if 0 not in (m, n, k):  # else no element of a or b is read: their strides mean nothing
-        a_pitch = _a_pitch(a, m, k)
-        b_major, b_pitch = _b_layout(b, k, n)
+        _check_out(out, shape)
+        out_type, out_align, out_strides = out.dtype, alignment_of(out.address), out.strides
+    given = broadcast((a.shape, a.strides), (b.shape, b.strides), (shape, out_strides))
+    if given.is_empty:  # no element of a or b is read: their strides mean nothing
+        held = simplified(given.with_a_like_out(), _is_written).without_inputs()
+    else:
+        held = simplified(given, lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype))
+    a_major, a_pitch = _a_layout(a, held)
+    b_major, b_pitch = _b_layout(b, held)
+    out_major, out_pitch = _out_layout(out, held)
+    for name, view, strides in (("a", a, held.a_batch), ("b", b, held.b_batch)):
+        for stride in strides:
+            if rule := batch_refusal(stride, a.dtype):
+                raise _refusal(name, view, rule)
     return checked(
         Problem(
-            m=m,
-            n=n,
-            k=k,
+            m=held.m,
+            n=held.n,
+            k=held.k,
             dtype=a.dtype,
             out_dtype=out_type,
+            a_major=a_major,
             b_major=b_major,
+            out_major=out_major,
             a_pitch=a_pitch,
             b_pitch=b_pitch,
             out_pitch=out_pitch,
             out_align_bytes=out_align,
+            batch=held.batch,
+            a_batch=held.a_batch,
+            b_batch=held.b_batch,
+            out_batch=held.out_batch,
         )
     )
+
+
+def out_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of matmul's result, in torch and NumPy alike.
+
+    Raises: ShapeError: a number in place of a vector or matrix, sizes along k that do not meet, batches that do not
+    broadcast.
+    """
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise ShapeError(
+                asked=f"{name} with shape ()",
+                rule="a product of matrices has no factor without dimensions",
+                works=f"multiply by a number elsewhere, or pass {name}.reshape(1, 1)",
+            )
+    k, b_rows = a[-1], b[-2] if len(b) > 1 else b[0]
+    if k != b_rows:
+        works = f"pass b with shape ({k}, n)"
+        if len(b) == 2 and b[1] == k:
+            works += f"; a weight stored as (n, {k}) goes in as its transpose, w.t()"
+        raise ShapeError(
+            asked=f"a {a} times b {b}", rule=f"the {k} columns of a meet the {b_rows} rows of b", works=works
+        )
+    batch: list[int] = []
+    a_batch, b_batch = a[:-2], b[:-2]
+    for position in range(max(len(a_batch), len(b_batch)), 0, -1):
+        extents = {shape[-position] if position <= len(shape) else 1 for shape in (a_batch, b_batch)} - {1}
+        if len(extents) > 1:
+            raise ShapeError(
+                asked=f"a {a} times b {b}",
+                rule=f"batches {a_batch} and {b_batch} are broadcast: aligned at their ends, extents are equal or 1",
+                works="insert dimensions of 1, for example a[:, None]",
+            )
+        batch.append(extents.pop() if extents else 1)
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def row_major_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements of a fresh row-major array."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(extent, 1)
+    return tuple(reversed(strides))
 
 
 def alignment_of(address: int) -> int:
@@ -76,13 +140,9 @@ def fitting_pitch(row_extent: int, dtype: DType) -> int:
 
 def operands(problem: Problem, a: int, b: int, out: int) -> tuple[Rows, Rows, Rows]:
     """The memory of a, b and out at these addresses, padding between rows left out."""
-    size, out_size = problem.dtype.size, problem.out_dtype.size
-    b_rows, b_extent = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
-    return (
-        Rows(a, problem.m, problem.k * size, problem.a_pitch * size),
-        Rows(b, b_rows, b_extent * size, problem.b_pitch * size),
-        Rows(out, problem.m, problem.n * out_size, problem.out_pitch * out_size),
-    )
+
+    held = problem.footprints
+    return Rows(a, *held["a"]), Rows(b, *held["b"]), Rows(out, *held["out"])
 
 
 def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
@@ -127,25 +187,6 @@ def _check_has_memory(name: str, address: int) -> None:
         )
 
 
-def _check_rank(name: str, view: View) -> None:
-    rank = len(view.shape)
-    if rank == 2:
-        return
-    if rank == 1 and name != "out":
-        rule = f"torch.matmul would take it for a {'row' if name == 'a' else 'column'}; here operands have 2 dimensions"
-        works = f"pass {name}.reshape({'1, -1' if name == 'a' else '-1, 1'})"
-    elif rank > 2 and name != "out":
-        rule = f"torch.matmul would multiply a batch over the first {rank - 2}; here operands have 2 dimensions"
-        works = (
-            f"reshape a to (-1, {view.shape[-1]}) where all matrices share b, or call matmul for each matrix"
-            if name == "a"
-            else "call matmul for each matrix of b"
-        )
-    else:
-        rule, works = "operands have 2 dimensions", f"pass {name} with shape (rows, columns)"
-    raise ShapeError(asked=f"{name} with shape {view.shape}", rule=rule, works=works)
-
-
 def _check_dtypes(a: View, b: View, out: View | None, out_dtype: DType | None) -> None:
     if a.dtype != b.dtype:
         raise DTypeError(
@@ -161,62 +202,93 @@ def _check_dtypes(a: View, b: View, out: View | None, out_dtype: DType | None) -
         )
 
 
-def _a_pitch(a: View, m: int, k: int) -> int:
-    row_stride, inner = a.strides
-    if k > 1 and inner != 1:
-        raise _refusal("a", a, "k is contiguous in a: neighbours along k lie side by side")
-    if m == 1:
-        return fitting_pitch(k, a.dtype)
-    if rule := _pitch_refusal(k, row_stride, a.dtype):
-        raise _refusal("a", a, rule)
-    return row_stride
-
-
-def _b_layout(b: View, k: int, n: int) -> tuple[Major, int]:
-    """b's contiguous dimension and its pitch. Where both dimensions would do, the one whose pitch TMA can read."""
-    k_stride, n_stride = b.strides
-    choices: list[tuple[Major, int, int]] = []  # each with its row's extent and the pitch it would need
-    if k == 1 or k_stride == 1:
-        choices.append(("k", k, fitting_pitch(k, b.dtype) if n == 1 else n_stride))
-    if n == 1 or n_stride == 1:
-        choices.append(("n", n, fitting_pitch(n, b.dtype) if k == 1 else k_stride))
-    rule = "k is contiguous in b (a weight's w.t()) or n is (a plain row-major b)"
-    for major, row_extent, pitch in choices:
-        rule = _pitch_refusal(row_extent, pitch, b.dtype)
-        if not rule:
-            return major, pitch
-    raise _refusal("b", b, rule)
-
-
-def _out_pitch(out: View, m: int, n: int) -> int:
-    if out.shape != (m, n):
-        raise ShapeError(
-            asked=f"out {out.shape}", rule=f"the product is ({m}, {n})", works=f"pass out with shape ({m}, {n})"
-        )
+def _check_out(out: View, shape: tuple[int, ...]) -> None:
+    if out.shape != shape:
+        raise ShapeError(asked=f"out {out.shape}", rule=f"the product is {shape}", works=f"pass out with shape {shape}")
     if out.address % out.dtype.size:
         raise LayoutError(
             asked=f"out at address {out.address:#x}",
             rule=f"elements of {out.dtype} lie at multiples of {out.dtype.size} bytes",
             works="pass an out that was allocated as such",
         )
-    row_stride, inner = out.strides
-    if 0 in (m, n):
-        return max(n, 1)
-    if n > 1 and inner != 1:
+
+
+# -- which dimension is contiguous -------------------------------------------------------------------------------------
+
+
+def _readable(
+    majors: tuple[str, str], extents: tuple[int, int], strides: tuple[int, int], dtype: DType
+) -> tuple[str, int, str]:
+    """(major, pitch, "") of an input matrix, or ("", 0, the rule that it breaks). Where both dimensions would do, the
+    first whose pitch TMA can read. `majors` names the dimensions."""
+    rule = f"{majors[0]} or {majors[1]} is contiguous in it: neighbours lie side by side in memory"
+    for index in (0, 1):
+        other = 1 - index
+        if extents[index] != 1 and strides[index] != 1:
+            continue
+        pitch = fitting_pitch(extents[index], dtype) if extents[other] == 1 else strides[other]
+        rule = _pitch_refusal(extents[index], pitch, dtype)
+        if not rule:
+            return majors[index], pitch, ""
+    return "", 0, rule
+
+
+def _is_read(held: Matrices, dtype: DType) -> bool:
+    """Whether TMA can read the matrices of a and b."""
+    return not (
+        _readable(("k", "m"), (held.k, held.m), held.a[::-1], dtype)[2]
+        or _readable(("k", "n"), (held.k, held.n), held.b, dtype)[2]
+    )
+
+
+def _is_written(held: Matrices) -> bool:
+    """Whether the matrices of out have a contiguous dimension."""
+    return 1 in (held.m, held.n, *held.out)
+
+
+def _a_layout(a: View, held: Matrices) -> tuple[AMajor, int]:
+    if held.is_empty:
+        return "k", fitting_pitch(held.k, a.dtype)
+    major, pitch, rule = _readable(("k", "m"), (held.k, held.m), held.a[::-1], a.dtype)
+    if rule:
+        raise _refusal("a", a, rule)
+    return "m" if major == "m" else "k", pitch
+
+
+def _b_layout(b: View, held: Matrices) -> tuple[Major, int]:
+    if held.is_empty:
+        return "k", fitting_pitch(held.k, b.dtype)
+    major, pitch, rule = _readable(("k", "n"), (held.k, held.n), held.b, b.dtype)
+    if rule:
+        raise _refusal("b", b, rule)
+    return "n" if major == "n" else "k", pitch
+
+
+def _out_layout(out: View | None, held: Matrices) -> tuple[OutMajor, int]:
+    m, n = held.m, held.n
+    row_stride, column_stride = held.out
+    if 0 in (m, n, *held.batch):
+        return "n", max(n, 1)
+    if n == 1 or column_stride == 1:
+        major, row_extent, rows, pitch = "n", n, m, row_stride
+    elif m == 1 or row_stride == 1:
+        major, row_extent, rows, pitch = "m", m, n, column_stride
+    else:
         raise LayoutError(
             asked=f"out {out}",
-            rule="rows of out are contiguous: its last stride is 1",
-            works="pass a row-major out, and transpose or copy the result afterwards",
+            rule="rows of out are contiguous or its columns: its last stride is 1, or the one before",
+            works="pass such an out, and copy the result afterwards",
         )
-    if m == 1:
-        return n
-    if row_stride < n:
+    if rows == 1:
+        return "n" if major == "n" else "m", row_extent
+    if pitch < row_extent:
         raise LayoutError(
             asked=f"out {out}",
-            rule=f"each element of out has a place of its own: rows lie at least {n} elements apart",
-            works=f"pass an out with a row stride of {n} or more",
+            rule=f"each element of out has a place of its own: {'rows' if major == 'n' else 'columns'} lie at least "
+            f"{row_extent} elements apart",
+            works=f"pass an out with a stride of {row_extent} or more there",
         )
-    return row_stride
+    return "n" if major == "n" else "m", pitch
 
 
 def _pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
@@ -226,15 +298,24 @@ def _pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
     return pitch_refusal(row_extent, pitch, dtype)
 
 
+# -- what would work ---------------------------------------------------------------------------------------------------
+
+
 def _refusal(name: str, view: View, rule: str) -> LayoutError:
     """The refusal of an operand's strides, with the first copy of it that is served: packed if that will do."""
-    rows, columns = view.shape
-    if _serves(name, rows, columns, view.dtype):
+    is_batch = len(view.shape) > 2
+    rows, columns = view.shape[-2:] if len(view.shape) > 1 else (1, view.shape[0])
+    transposed = f"{name}.mT" if is_batch else f"{name}.t()"
+    if _serves(rows, columns, view.dtype, is_batch):
         works = f"pass {name}.contiguous() (NumPy and CuPy: {name}.copy())"
-    elif name == "b" and _serves("b.t()", columns, rows, view.dtype):
-        works = "pass b.t().contiguous().t() (NumPy and CuPy: b.T.copy().T)"
-    elif name == "b" and view.strides[0] == 1:
-        works = padded_copy("b.t()", rows, view.dtype)
+    elif _serves(columns, rows, view.dtype, is_batch):
+        in_numpy = "swapaxes(-1, -2)" if is_batch else "T"
+        works = (
+            f"pass {transposed}.contiguous(){transposed.removeprefix(name)} "
+            f"(NumPy and CuPy: {name}.{in_numpy}.copy().{in_numpy})"
+        )
+    elif len(view.shape) > 1 and view.strides[-2] == 1:
+        works = padded_copy(transposed, rows, view.dtype)
     else:
         works = padded_copy(name, columns, view.dtype)
     return LayoutError(asked=f"{name} {view}", rule=rule, works=works)
@@ -242,21 +323,21 @@ def _refusal(name: str, view: View, rule: str) -> LayoutError:
 
 def _clone_that_works(name: str, problem: Problem) -> str:
     """A copy of an operand whose strides are served, in memory of its own."""
-    operand, rows, columns = name, problem.m, problem.k
-    if name == "b":
-        operand, rows, columns = (
-            ("b.t()", problem.n, problem.k) if problem.b_major == "k" else ("b", problem.k, problem.n)
-        )
-    if _serves(operand, rows, columns, problem.dtype):
-        order = "order='K'" if operand == "b.t()" else ""  # as torch's clone: the strides' order stays
+    rows, columns = problem.rows_of(name)
+    is_transposed = getattr(problem, f"{name}_major") == {"a": "m", "b": "k"}[name]
+    is_batch = bool(problem.batch)
+    operand = (f"{name}.mT" if is_batch else f"{name}.t()") if is_transposed else name
+    if _serves(rows, columns, problem.dtype, is_batch):
+        order = "order='K'" if is_transposed else ""  # as torch's clone: the strides' order stays
         return f"pass {name}.clone() (NumPy and CuPy: {name}.copy({order}))"
     return padded_copy(operand, columns, problem.dtype)
 
 
-def _serves(operand: str, rows: int, columns: int, dtype: DType) -> bool:
-    """Whether a packed copy of the operand, `rows` times `columns` contiguous elements, is served as it is.
+def _serves(rows: int, columns: int, dtype: DType, is_batch: bool) -> bool:
+    """Whether a packed copy of a matrix, `rows` times `columns` contiguous elements, is served as it is.
 
-    A single row has no pitch, and a single column of b is a row of b.t().
+    A single row or column has no pitch, but those of a batch lie as far apart as they are long.
     """
-    is_vector = rows == 1 or (columns == 1 and operand != "a")
-    return is_vector or not pitch_refusal(columns, columns, dtype)
+    if not is_batch and 1 in (rows, columns):
+        return True
+    return not pitch_refusal(columns, columns, dtype)

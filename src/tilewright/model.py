@@ -141,7 +141,6 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
     GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1590 us.
     """
     launch = family.launch(problem, config, device, num_sms)
-    rows, columns = config.tiles(problem)
     work = _work(problem, config, device, launch.grid)
     fixed_us = device.launch_us + _RAMP_US
     clock_ghz = _clock_ghz(work, device, fixed_us)
@@ -163,7 +162,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
             ("DRAM", parallel["DRAM"]),
         ),
         bound=bound,
-        waves=rows * columns / launch.grid,
+        waves=config.num_tiles(problem) / launch.grid,
         grid=launch.grid,
         roofline_share=floor_us(problem, device) / total_us,
         clock_ghz=clock_ghz,
@@ -330,18 +329,19 @@ def _clock_ghz(work: _Work, device: Device, fixed_us: float) -> float:
 def _dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
     """Bytes that DRAM moves: out once, and the operands once, or once a wave where they do not stay in the L2.
 
-    Shapes: the tiles in flight are a patch of group_m tile rows by grid / group_m tile columns.
+    Shapes: the tiles in flight are a patch of group_m tile rows by grid / group_m tile columns; of a batch of small
+    matrices all tiles of several at once, which are read once.
     """
-    operands = (problem.m + problem.n) * problem.k * problem.dtype.size
-    out = problem.m * problem.n * problem.out_dtype.size
-    if operands <= device.l2_bytes // 2:
-        return operands + out
+    operands, out = problem.input_bytes, problem.out_bytes
     rows, columns = config.tiles(problem)
+    in_flight = max(1.0, grid / (rows * columns)) * (problem.m + problem.n) * problem.k * problem.dtype.size
+    if min(operands, in_flight) <= device.l2_bytes // 2:
+        return operands + out
     patch_rows = _patch_rows(config, rows)
     patch_columns = min(columns, max(1.0, grid / patch_rows))
     per_wave = (patch_rows * config.tile_m + patch_columns * config.tile_n) * problem.k * problem.dtype.size
     saving = _BACK_AND_FORTH_SAVING if config.k_back_and_forth else 0.0
-    return out + max(operands, rows * columns / grid * per_wave * (1 - saving))
+    return out + max(operands, config.num_tiles(problem) / grid * per_wave * (1 - saving))
 
 
 def _no_candidate(problem: Problem, device: Device) -> Exception:
@@ -354,7 +354,9 @@ def _no_candidate(problem: Problem, device: Device) -> Exception:
         )
     if Config().has_too_many_tiles(problem):
         return ShapeError(
-            asked=f"a product of {problem.m} x {problem.n}",
+            asked=f"{problem.num_matrices} x a product of {problem.m} x {problem.n}"
+            if problem.batch
+            else f"a product of {problem.m} x {problem.n}",
             rule=f"it has {MAX_TILES} tiles or more with every tile of the family, and the schedule counts fewer",
             works="split the product along m or n",
         )

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
-from tilewright.backends.base import Backend, HostBackend, Launch
+from tilewright.backends.base import Argument, Backend, HostBackend, IntArgument, IntsArgument, Launch
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
@@ -26,7 +26,7 @@ from tilewright.jit.source import Binary
 from tilewright.kernels import catalog
 from tilewright.kernels.family import Family
 from tilewright.kernels.render import render
-from tilewright.layout import problem_of
+from tilewright.layout import out_shape, problem_of
 from tilewright.model import Prediction
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
@@ -140,12 +140,12 @@ class Plan(Runner):
         self.num_sms = num_sms
         self._ledger = ledger
         ledger.add_runner(self)
-        self._kernel_problem = _with_elements(problem)
+        self._kernel_problem = _kernel_problem(problem)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
-        self.arguments = family.arguments(self._kernel_problem, config, self.launch)
+        self.arguments = _named_arguments(problem, family.arguments(self._kernel_problem, config, self.launch))
         self._binary: Binary | None = None
-        self._by_location: dict[Location, BoundPlan] = {}
+        self._by_place: dict[tuple[Location, tuple[int, ...]], BoundPlan] = {}
 
     @property
     def prediction(self) -> Prediction:
@@ -182,22 +182,23 @@ class Plan(Runner):
             record=self.record,
         )
 
-    def bind(self, location: Location) -> BoundPlan:
-        """This plan for arrays there: on that GPU, or in the emulator for the host's.
+    def bind(self, location: Location, shape: tuple[int, ...]) -> BoundPlan:
+        """This plan for arrays there: on that GPU, or in the emulator for the host's. `shape` is that of out.
 
         Raises: UnsupportedError, ConfigError: the plan was made for another kind of device, or is too much work for the
         emulator.
         """
-        bound = self._by_location.get(location)
+        bound = self._by_place.get((location, shape))
         if bound is None:
             backend: Callable[[], Backend] = self._host if location.kind == "host" else self._backend
             kind = EmptyPlan if self.problem.is_empty else BoundPlan
             if kind is BoundPlan:
                 self._check_place(location)
-            bound = self._by_location.setdefault(
-                location,
+            bound = self._by_place.setdefault(
+                (location, shape),
                 kind(
                     self.problem,
+                    shape,
                     location.ordinal,
                     backend,
                     lambda: self.binary,
@@ -212,17 +213,17 @@ class Plan(Runner):
         """Raises what bind() raises. The emulator is whatever device the plan was made for."""
         if location.kind == "host":
             limit_s = self._host().limit_s
-            seconds = emulated_s(self.problem, self.config, self.launch, family=self.family.name)
+            seconds = emulated_s(self._kernel_problem, self.config, self.launch, family=self.family.name)
             if limit_s is not None and seconds > limit_s:
                 raise too_long(self.problem, seconds, limit_s, affordable(self.problem, self.emulated_s, limit_s))
             return
         device = self._backend().device(location.ordinal)
         check_supported(device)
-        self.config.check(self.problem, device)
+        self.config.check(self._kernel_problem, device)
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
-        family, config = self.family, self.config
+        family, config, problem = self.family, self.config, problem.row_major
         if family in catalog.PRODUCTION:
             config = choose(problem, self.device, self.num_sms).config
         launch = family.launch(problem, config, self.device, self.num_sms)
@@ -231,7 +232,7 @@ class Plan(Runner):
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
         _check_agrees(self.problem, problem_of(a, b, out, None if out is not None else self.problem.out_dtype))
-        return self.bind(a.location)
+        return self.bind(a.location, out_shape(a.shape, b.shape))
 
     def __copy__(self) -> Plan:
         """The plan itself: it changes in nothing that a caller sees, and any number of threads may run it."""
@@ -276,7 +277,7 @@ def plan_problem(
     config = checked_changes(config)
     check_supported(device)
     check_num_sms(num_sms, device)
-    solid = _with_elements(problem)
+    solid = _kernel_problem(problem)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
     else:
@@ -333,12 +334,27 @@ def check_num_sms(num_sms: object, device: Device) -> None:
         raise ConfigError("of this launch", [reason])
 
 
-def _with_elements(problem: Problem) -> Problem:
-    """The problem itself, or for an empty one the nearest that has an element: it stands for it in all but run()."""
-    if not problem.is_empty:
-        return problem
-    m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
-    return dataclasses.replace(problem, m=m, n=n, k=k)
+def _kernel_problem(problem: Problem) -> Problem:
+    """What a kernel is chosen and launched for: the row-major problem, of an empty one the nearest that has an element,
+    which stands for it in all but run()."""
+    if problem.is_empty:
+        m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
+        none: tuple[int, ...] = ()
+        problem = dataclasses.replace(problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none)
+    return problem.row_major
+
+
+def _named_arguments(problem: Problem, arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """The kernel's arguments, operands named as the caller does: a column-major out has b for the kernel's a."""
+    if problem.out_major == "n":
+        return arguments
+    names = {"a": "b", "b": "a", "out": "out"}
+    return tuple(
+        argument
+        if isinstance(argument, IntArgument | IntsArgument)
+        else dataclasses.replace(argument, operand=names[argument.operand])
+        for argument in arguments
+    )
 
 
 def _check_agrees(planned: Problem, given: Problem) -> None:
@@ -350,6 +366,10 @@ def _check_agrees(planned: Problem, given: Problem) -> None:
             rule=f"this plan is for {planned.m}x{planned.n}x{planned.k}",
             works=works,
         )
+    if planned.batch != given.batch:
+        raise ShapeError(
+            asked=f"arrays for a batch {given.batch}", rule=f"this plan is for a batch {planned.batch}", works=works
+        )
     if (planned.dtype, planned.out_dtype) != (given.dtype, given.out_dtype):
         raise DTypeError(
             asked=f"arrays of {given.dtype} with out in {given.out_dtype}",
@@ -359,7 +379,12 @@ def _check_agrees(planned: Problem, given: Problem) -> None:
     if planned.is_empty:
         return
     for name, planned_value, given_value in (
+        ("contiguous dimension of a", planned.a_major, given.a_major),
         ("contiguous dimension of b", planned.b_major, given.b_major),
+        ("contiguous dimension of out", planned.out_major, given.out_major),
+        ("batch strides of a", planned.a_batch, given.a_batch),
+        ("batch strides of b", planned.b_batch, given.b_batch),
+        ("batch strides of out", planned.out_batch, given.out_batch),
         ("pitch of a", planned.a_pitch, given.a_pitch),
         ("pitch of b", planned.b_pitch, given.b_pitch),
         ("pitch of out", planned.out_pitch, given.out_pitch),

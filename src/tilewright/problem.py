@@ -1,4 +1,4 @@
-"""What is to be computed: out (m, n) = a (m, k) x b (k, n), with the layouts of all three.
+"""What is to be computed: out (m, n) = a (m, k) x b (k, n), or a batch of them, with the layouts of all three.
 
 A Problem holds all that a kernel's choice and code depend on and nothing that changes from call to call: no pointers,
 no stream. Its checks are those that hold for every kernel; what one config cannot do is config.violations.
@@ -6,16 +6,27 @@ no stream. Its checks are those that hold for every kernel; what one config cann
 
 from __future__ import annotations
 
+import math
 import operator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 from tilewright import dtypes
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
 
+AMajor = Literal["k", "m"]
 Major = Literal["k", "n"]
-MAJORS: tuple[Major, ...] = ("k", "n")
+OutMajor = Literal["n", "m"]
+MAJORS: dict[str, tuple[str, str]] = {"a": ("k", "m"), "b": ("k", "n"), "out": ("n", "m")}  # the first as packed
+
+# Letters of a layout, b's and then a's, as cuBLAS calls it for a row-major out: N lies in memory as (rows, columns).
+_LETTERS = {("b", "k"): "T", ("b", "n"): "N", ("a", "k"): "N", ("a", "m"): "T"}
+
+# A tensor map has 5 dimensions (CUDA driver API, cuTensorMapEncodeTiled), two of which are a matrix.
+MAX_BATCH_DIMS = 3
 
 # TMA coordinates are 32-bit signed and a tile may start past the end of its matrix by less than 2^9.
 MAX_EXTENT = 2**31 - 512
@@ -25,14 +36,28 @@ TMA_ALIGNMENT_BYTES = 16
 ALIGNMENTS_BYTES: tuple[int, ...] = (1, 2, 4, 8, 16)  # of out's address; more than 16 serves nobody
 
 
+class Footprint(NamedTuple):
+    """The memory of one operand, wherever it lies: rows of neighbouring bytes, and the batch's (extent, stride)s.
+
+    Units: bytes. Dimensions along which the operand stays the same are left out, but for those without an element.
+    """
+
+    num_rows: int
+    row_bytes: int
+    pitch_bytes: int
+    batch: tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One matrix product.
+    """One matrix product, or a batch of equal ones.
 
-    Shapes: a (m, k) with k contiguous; b (k, n) with `b_major` contiguous: "k" is the transpose of an (n, k) weight,
-    "n" is a plain row-major matrix; out (m, n) with n contiguous.
-    Units: pitches in elements, the distance between rows of the contiguous dimension; `out_align_bytes` is the largest
-    power of two up to 16 that divides out's base address.
+    Shapes: a (m, k), b (k, n), out (m, n); each major names the dimension that is contiguous: "k" of b is the transpose
+    of an (n, k) weight, "n" a plain row-major matrix. `batch` holds the extents of up to 3 further dimensions of all
+    three, () for a single product; the last is walked fastest.
+    Units: pitches in elements, the distance between rows of the contiguous dimension; `a_batch`, `b_batch` and
+    `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all;
+    `out_align_bytes` is the largest power of two up to 16 that divides out's base address.
     """
 
     m: int
@@ -40,11 +65,17 @@ class Problem:
     k: int
     dtype: DType = dtypes.BF16
     out_dtype: DType = dtypes.BF16
+    a_major: AMajor = "k"
     b_major: Major = "k"
+    out_major: OutMajor = "n"
     a_pitch: int
     b_pitch: int
     out_pitch: int
     out_align_bytes: int = TMA_ALIGNMENT_BYTES
+    batch: tuple[int, ...] = ()
+    a_batch: tuple[int, ...] = ()
+    b_batch: tuple[int, ...] = ()
+    out_batch: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Keeps what was given in its own type: any whole number as an int, any spelling of an element type as a DType.
@@ -56,14 +87,25 @@ class Problem:
             kept[name] = _whole(name, getattr(self, name), LayoutError)
         for name in ("dtype", "out_dtype"):
             kept[name] = dtypes.by_name(getattr(self, name))
+        kept["batch"] = _wholes("batch", self.batch, ShapeError)
+        for name in ("a_batch", "b_batch", "out_batch"):
+            kept[name] = _wholes(name, getattr(self, name), LayoutError)
         for name, value in kept.items():
             object.__setattr__(self, name, value)
-        if self.b_major not in MAJORS:
-            raise LayoutError(
-                asked=f"b_major = {self.b_major!r}",
-                rule="b has k contiguous (a weight's w.t()) or n (a plain row-major b)",
-                works="pass 'k' or 'n'",
-            )
+        for name, choices in MAJORS.items():
+            if (major := getattr(self, f"{name}_major")) not in choices:
+                raise LayoutError(
+                    asked=f"{name}_major = {major!r}",
+                    rule=f"it names the dimension of {name} that is contiguous",
+                    works=f"pass {' or '.join(map(repr, choices))}",
+                )
+        for name in ("a_batch", "b_batch", "out_batch"):
+            if len(strides := getattr(self, name)) != len(self.batch):
+                raise LayoutError(
+                    asked=f"{name} = {strides} of a batch {self.batch}",
+                    rule="each dimension of the batch has one stride",
+                    works=f"pass {len(self.batch)} strides",
+                )
         if self.out_align_bytes not in ALIGNMENTS_BYTES:
             raise LayoutError(
                 asked=f"out_align_bytes = {self.out_align_bytes}",
@@ -73,49 +115,123 @@ class Problem:
 
     @property
     def out_through_tma(self) -> bool:
-        """Whether out can be written by TMA: base, pitch and row bytes all in multiples of 16.
+        """Whether out can be written by TMA: base, pitch, row bytes and the batch's strides all in multiples of 16.
 
         A row of any other length would be clipped only at the next 16-byte boundary: bytes past the row would be
         overwritten (PTX ISA, tensor copy; reported as triton#11583).
         """
         size = self.out_dtype.size
-        row_bytes, pitch_bytes = self.n * size, self.out_pitch * size
+        row_bytes = self.rows_of("out")[1] * size
+        steps_bytes = (self.out_pitch * size, *(stride * size for stride in self.out_batch))
         return (
             self.out_align_bytes % TMA_ALIGNMENT_BYTES == 0
             and row_bytes % TMA_ALIGNMENT_BYTES == 0
-            and pitch_bytes % TMA_ALIGNMENT_BYTES == 0
-            and pitch_bytes < MAX_PITCH_BYTES
+            and all(step % TMA_ALIGNMENT_BYTES == 0 and step < MAX_PITCH_BYTES for step in steps_bytes)
         )
+
+    @property
+    def num_matrices(self) -> int:
+        """Products of the batch."""
+        return math.prod(self.batch)
 
     @property
     def is_empty(self) -> bool:
         """Whether the result needs no multiplication: no element, or all zeros because k is 0."""
-        return self.m == 0 or self.n == 0 or self.k == 0
+        return 0 in (self.m, self.n, self.k, *self.batch)
 
     @property
     def flops(self) -> int:
         """Multiplications and additions."""
-        return 2 * self.m * self.n * self.k
+        return 2 * self.m * self.n * self.k * self.num_matrices
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of a and b, those of a matrix that many products share counted once."""
+        num_a, num_b = (
+            math.prod(extent for extent, stride in zip(self.batch, strides, strict=True) if stride)
+            for strides in (self.a_batch, self.b_batch)
+        )
+        return (num_a * self.m + num_b * self.n) * self.k * self.dtype.size
+
+    @property
+    def out_bytes(self) -> int:
+        """Bytes of out, without padding."""
+        return self.m * self.n * self.num_matrices * self.out_dtype.size
 
     @property
     def min_bytes(self) -> int:
         """The fewest bytes that device memory must move: each operand read once, out written once."""
-        return (self.m + self.n) * self.k * self.dtype.size + self.m * self.n * self.out_dtype.size
+        return self.input_bytes + self.out_bytes
+
+    def rows_of(self, operand: str) -> tuple[int, int]:
+        """(rows, elements of a row) of one matrix of "a", "b" or "out" as it lies in memory."""
+        extents = {"m": self.m, "n": self.n, "k": self.k}
+        major = getattr(self, f"{operand}_major")
+        other = next(name for name in {"a": "mk", "b": "kn", "out": "mn"}[operand] if name != major)
+        return extents[other], extents[major]
+
+    def strided(self, operand: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shape and strides, in elements, of "a" (*batch, m, k), "b" (*batch, k, n) or "out" (*batch, m, n)."""
+        rows, columns = {"a": ("m", "k"), "b": ("k", "n"), "out": ("m", "n")}[operand]
+        extents = {"m": self.m, "n": self.n, "k": self.k}
+        pitch = getattr(self, f"{operand}_pitch")
+        matrix = (pitch, 1) if getattr(self, f"{operand}_major") == columns else (1, pitch)
+        return (*self.batch, extents[rows], extents[columns]), (*getattr(self, f"{operand}_batch"), *matrix)
+
+    @cached_property
+    def footprints(self) -> dict[str, Footprint]:
+        """The memory of a, b and out. Kept: each call with new addresses asks for it."""
+        found = {}
+        for operand in ("a", "b", "out"):
+            rows, extent = self.rows_of(operand)
+            size = (self.out_dtype if operand == "out" else self.dtype).size
+            batch = zip(self.batch, getattr(self, f"{operand}_batch"), strict=True)
+            found[operand] = Footprint(
+                rows,
+                extent * size,
+                getattr(self, f"{operand}_pitch") * size,
+                tuple((count, stride * size) for count, stride in batch if stride or not count),
+            )
+        return found
 
     @property
     def extent_bytes(self) -> dict[str, int]:
         """Bytes from the first element of each operand to the end of its last, padding between rows included."""
-        size, out_size = self.dtype.size, self.out_dtype.size
-        b_rows, b_extent = (self.n, self.k) if self.b_major == "k" else (self.k, self.n)
         return {
-            "a": ((self.m - 1) * self.a_pitch + self.k) * size,
-            "b": ((b_rows - 1) * self.b_pitch + b_extent) * size,
-            "out": ((self.m - 1) * self.out_pitch + self.n) * out_size,
+            operand: (held.num_rows - 1) * held.pitch_bytes
+            + held.row_bytes
+            + sum((count - 1) * stride for count, stride in held.batch)
+            for operand, held in self.footprints.items()
         }
 
+    @property
+    def row_major(self) -> Problem:
+        """The product that a kernel computes: out is row-major. One with columns is out^T = b^T a^T in the same memory:
+        a and b change places, and "k" stays what is contiguous in either."""
+        if self.out_major == "n":
+            return self
+        return replace(
+            self,
+            m=self.n,
+            n=self.m,
+            a_major="k" if self.b_major == "k" else "m",
+            b_major="k" if self.a_major == "k" else "n",
+            out_major="n",
+            a_pitch=self.b_pitch,
+            b_pitch=self.a_pitch,
+            a_batch=self.b_batch,
+            b_batch=self.a_batch,
+        )
+
+    @property
+    def layout(self) -> str:
+        """TN, NN, TT or NT: b's letter and a's, as cuBLAS has them for a row-major out."""
+        return _LETTERS["b", self.b_major] + _LETTERS["a", self.a_major]
+
     def __str__(self) -> str:
-        layout = {"k": "TN", "n": "NN"}[self.b_major]
-        return f"{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {layout}"
+        count = "".join(f"{extent} x " for extent in self.batch)
+        columns = " out column-major" if self.out_major == "m" else ""
+        return f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}"
 
 
 def packed(
@@ -125,9 +241,15 @@ def packed(
     *,
     dtype: DTypeLike = "bf16",
     out_dtype: DTypeLike | None = None,
+    a_major: AMajor = "k",
     b_major: Major = "k",
+    out_major: OutMajor = "n",
+    batch: Iterable[int] = (),
+    shared: str = "",
 ) -> Problem:
     """The product of freshly allocated matrices: every pitch is the smallest that TMA can read.
+
+    `batch`: as many products, in arrays of their own; `shared` names what all of them have in common, "a" or "b".
 
     Raises: ShapeError, LayoutError, DTypeError: see checked().
     """
@@ -135,6 +257,10 @@ def packed(
     in_type = dtypes.by_name(dtype)
     out_type = in_type if out_dtype is None else dtypes.by_name(out_dtype)
     step = TMA_ALIGNMENT_BYTES // in_type.size
+    a_rows, a_pitch = (m, _round_up(max(k, 1), step)) if a_major == "k" else (k, _round_up(max(m, 1), step))
+    b_rows, b_pitch = (n, _round_up(max(k, 1), step)) if b_major == "k" else (k, _round_up(max(n, 1), step))
+    out_rows, out_pitch = (m, max(n, 1)) if out_major == "n" else (n, max(m, 1))
+    extents = _wholes("batch", batch, ShapeError)
     return checked(
         Problem(
             m=m,
@@ -142,12 +268,27 @@ def packed(
             k=k,
             dtype=in_type,
             out_dtype=out_type,
+            a_major=a_major,
             b_major=b_major,
-            a_pitch=_round_up(max(k, 1), step),
-            b_pitch=_round_up(max(k if b_major == "k" else n, 1), step),
-            out_pitch=max(n, 1),
+            out_major=out_major,
+            a_pitch=a_pitch,
+            b_pitch=b_pitch,
+            out_pitch=out_pitch,
+            batch=extents,
+            a_batch=_packed_batch(extents, 0 if shared == "a" else a_rows * a_pitch),
+            b_batch=_packed_batch(extents, 0 if shared == "b" else b_rows * b_pitch),
+            out_batch=_packed_batch(extents, out_rows * out_pitch),
         )
     )
+
+
+def _packed_batch(extents: tuple[int, ...], matrix: int) -> tuple[int, ...]:
+    """Strides of a batch of matrices of so many elements, one behind the other."""
+    strides: list[int] = []
+    for extent in reversed(extents):
+        strides.append(matrix)
+        matrix *= max(extent, 1)
+    return tuple(reversed(strides))
 
 
 def checked(problem: Problem) -> Problem:
@@ -156,13 +297,20 @@ def checked(problem: Problem) -> Problem:
     Raises: ShapeError: a size is negative or past the index range. DTypeError: a combination of element types without
     a kernel. LayoutError: a pitch that TMA cannot read.
     """
-    for name, extent in (("m", problem.m), ("n", problem.n), ("k", problem.k)):
+    sizes = [("m", problem.m), ("n", problem.n), ("k", problem.k), *(("a batch", extent) for extent in problem.batch)]
+    for name, extent in sizes:
         if not 0 <= extent <= MAX_EXTENT:
             raise ShapeError(
                 asked=f"{name} = {extent}",
                 rule=f"sizes run from 0 to {MAX_EXTENT} (32-bit tensor coordinates)",
                 works="split the product along that dimension",
             )
+    if len(problem.batch) > MAX_BATCH_DIMS:
+        raise ShapeError(
+            asked=f"a batch {problem.batch} of {len(problem.batch)} dimensions",
+            rule=f"tensor maps have {2 + MAX_BATCH_DIMS} dimensions, {MAX_BATCH_DIMS} of them for the batch",
+            works="merge dimensions whose strides fit together, or call matmul for each index of the first one",
+        )
     if problem.dtype not in dtypes.INPUTS:
         raise DTypeError(
             asked=f"inputs of {problem.dtype}",
@@ -176,13 +324,10 @@ def checked(problem: Problem) -> Problem:
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
     if not problem.is_empty:
-        _check_pitch("a", problem.k, problem.a_pitch, problem.dtype, "a")
-        if problem.b_major == "k":
-            _check_pitch("b", problem.k, problem.b_pitch, problem.dtype, "b.t()")
-        else:
-            _check_pitch("b", problem.n, problem.b_pitch, problem.dtype, "b")
-    if problem.m and problem.n:  # out is written also where k is 0
-        _check_out_pitch(problem)
+        _check_input("a", problem, "a" if problem.a_major == "k" else "a.t()")
+        _check_input("b", problem, "b.t()" if problem.b_major == "k" else "b")
+    if 0 not in (problem.m, problem.n, *problem.batch):  # out is written also where k is 0
+        _check_out(problem)
     return problem
 
 
@@ -208,25 +353,68 @@ def padded_copy(rows: str, row_extent: int, dtype: DType) -> str:
     return f"copy {rows} into rows padded to {padded} elements and pass {view} of the first {row_extent}"
 
 
-def _check_pitch(operand: str, row_extent: int, pitch: int, dtype: DType, rows: str) -> None:
-    """Raises LayoutError when TMA cannot read rows `pitch` elements apart."""
+def batch_refusal(stride: int, dtype: DType) -> str:
+    """The rule of TMA that matrices `stride` elements apart break; empty where it can read them. 0: always the same."""
+    stride_bytes = stride * dtype.size
+    if stride < 0:
+        return "a batch that runs backwards (flip) has no tensor map: its strides are from 0 up"
+    if stride_bytes >= MAX_PITCH_BYTES:
+        return f"TMA needs batch strides below 2^40 bytes, this one is {stride_bytes}"
+    if stride_bytes % TMA_ALIGNMENT_BYTES:
+        return (
+            f"TMA reads matrices that lie multiples of {TMA_ALIGNMENT_BYTES} bytes apart, "
+            f"{stride} x {dtype.size} is {stride_bytes}"
+        )
+    return ""
+
+
+def _check_input(operand: str, problem: Problem, rows: str) -> None:
+    """Raises LayoutError when TMA cannot read a matrix of the operand, or find the next one. `rows`: padded_copy()."""
+    row_extent, dtype = problem.rows_of(operand)[1], problem.dtype
+    pitch = getattr(problem, f"{operand}_pitch")
     if rule := pitch_refusal(row_extent, pitch, dtype):
         raise LayoutError(
             asked=f"{operand} with {pitch} {dtype} elements between rows",
             rule=rule,
             works=padded_copy(rows, row_extent, dtype),
         )
+    for stride in getattr(problem, f"{operand}_batch"):
+        if rule := batch_refusal(stride, dtype):
+            raise LayoutError(
+                asked=f"{operand} with {stride} {dtype} elements between matrices",
+                rule=rule,
+                works=f"copy {operand} into a batch whose strides are multiples of {TMA_ALIGNMENT_BYTES // dtype.size}",
+            )
 
 
-def _check_out_pitch(problem: Problem) -> None:
-    """Raises LayoutError when rows of out overlap, or lie further apart than any memory reaches."""
-    asked = f"out with {problem.out_pitch} elements between rows of {problem.n}"
-    if problem.out_pitch < problem.n:
-        works = f"give out a row stride of at least {problem.n}"
+def _check_out(problem: Problem) -> None:
+    """Raises LayoutError when elements of out share a place, or rows lie further apart than any memory reaches."""
+    rows, row_extent = problem.rows_of("out")
+    pitch, size = problem.out_pitch, problem.out_dtype.size
+    asked = f"out with {pitch} elements between rows of {row_extent}"
+    if pitch < row_extent and not problem.batch:
+        works = f"give out a row stride of at least {row_extent}"
         raise LayoutError(asked=asked, rule="rows of out must not overlap", works=works)
-    if problem.out_pitch * problem.out_dtype.size >= MAX_PITCH_BYTES:
-        works = f"give out a row stride nearer to {problem.n}"
+    if pitch * size >= MAX_PITCH_BYTES:
+        works = f"give out a row stride nearer to {row_extent}"
         raise LayoutError(asked=asked, rule="row pitches are below 2^40 bytes", works=works)
+    steps = [(pitch, rows), *zip(problem.out_batch, problem.batch, strict=True)]
+    span = row_extent  # elements from the first to the end of the last of what the strides so far reach
+    for stride, extent in sorted(step for step in steps if step[1] > 1):
+        if stride < span:
+            raise LayoutError(
+                asked=f"out with strides of {', '.join(str(step[0]) for step in steps)} elements between rows of "
+                f"{row_extent} and between matrices",
+                rule=f"each element of out has a place of its own: what is {stride} apart is {span} long",
+                works="pass an out that is contiguous, or a view with gaps of one that is",
+            )
+        if stride * size >= MAX_PITCH_BYTES:
+            raise LayoutError(
+                asked=f"out with {stride} elements between matrices",
+                rule="batch strides are below 2^40 bytes",
+                works="give out a batch stride nearer to the size of its matrices",
+            )
+        span += (extent - 1) * stride
 
 
 def _whole(name: str, value: object, refusal: type[RefusalError]) -> int:
@@ -252,6 +440,20 @@ def _whole(name: str, value: object, refusal: type[RefusalError]) -> int:
             works="split the product along that dimension" if refusal is ShapeError else f"pass a smaller {name}",
         )
     return number
+
+
+def _wholes(name: str, values: object, refusal: type[RefusalError]) -> tuple[int, ...]:
+    """Each of `values` as an int.
+
+    Raises: `refusal`: no sequence, or a value that is no whole number.
+    """
+    try:
+        found: tuple[object, ...] = tuple(values)  # type: ignore[arg-type]  # what cannot be walked is refused below
+    except TypeError:
+        raise refusal(
+            asked=f"{name} = {values!r}", rule="it has a number for each dimension", works=f"pass {name} as a tuple"
+        ) from None
+    return tuple(_whole(name, value, refusal) for value in found)
 
 
 def _round_up(value: int, step: int) -> int:

@@ -137,18 +137,23 @@ def device_text(device: Device) -> str:
 
 
 def problem_text(problem: Problem) -> str:
-    """All of a problem that a choice depends on: sizes, types, layouts, and how far each operand's rows are aligned.
+    """All of a problem that a choice depends on: sizes, types, layouts, batch, and how far each operand is aligned.
 
-    The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and, for
-    out, its address and the bytes of a row: what decides how memory is reached, and not how long a pitch is.
+    The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and between
+    its matrices and, for out, its address and the bytes of a row: what decides how memory is reached, and not how long
+    a pitch is. A column-major out is the kernel's row-major product.
     """
     size, out_size = problem.dtype.size, problem.out_dtype.size
-    layout = {"k": "TN", "n": "NN"}[problem.b_major]
-    a = _alignment(problem.a_pitch * size)
-    b = _alignment(problem.b_pitch * size)
-    out = min(problem.out_align_bytes, _alignment(problem.out_pitch * out_size), _alignment(problem.n * out_size))
+    problem = problem.row_major
+    a = min(_alignment(stride * size) for stride in (problem.a_pitch, *problem.a_batch))
+    b = min(_alignment(stride * size) for stride in (problem.b_pitch, *problem.b_batch))
+    out_steps = (problem.out_pitch, problem.n, *problem.out_batch)
+    out = min(problem.out_align_bytes, *(_alignment(step * out_size) for step in out_steps))
+    dims = zip(problem.batch, problem.a_batch, problem.b_batch, strict=True)
+    batch = "".join(f"{extent}{'' if a else ' of one a'}{'' if b else ' of one b'} x " for extent, a, b in dims)
     return (
-        f"{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {layout} a{a} b{b} out{out}"
+        f"{batch}{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {problem.layout} "
+        f"a{a} b{b} out{out}"
     )
 
 

@@ -157,7 +157,7 @@ def test_numpys_foreign_byte_order_torn_strides_and_read_only_out_are_refused():
 
 
 def test_numpy_allocates_in_host_memory():
-    array, address = NumpyAdapter().empty(3, 5, dtypes.BF16, 0)
+    array, address = NumpyAdapter().empty((3, 5), (5, 1), dtypes.BF16, 0)
     assert (array.shape, array.dtype, address) == ((3, 5), dtypes.BF16.numpy, array.ctypes.data)
 
 

@@ -295,7 +295,7 @@ def on_gpu(torch, monkeypatch) -> Dispatcher:
 
     monkeypatch.setattr(TorchAdapter, "view", view)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 0, raising=False)
-    monkeypatch.setattr(TorchAdapter, "empty", lambda self, rows, columns, dtype, ordinal: _empty(torch, rows, columns))
+    monkeypatch.setattr(TorchAdapter, "empty", lambda self, shape, strides, dtype, ordinal: _empty(torch, shape))
     monkeypatch.setattr(registry, "_instances", {})
     monkeypatch.setattr(registry, "BY_TYPE", table := {})
     monkeypatch.setattr(sys.modules["tilewright.calls"], "BY_TYPE", table)
@@ -304,8 +304,8 @@ def on_gpu(torch, monkeypatch) -> Dispatcher:
     return Dispatcher(lambda: backend)
 
 
-def _empty(torch, rows, columns):
-    fresh = torch.empty(rows, columns, dtype=torch.bfloat16)
+def _empty(torch, shape):
+    fresh = torch.empty(shape, dtype=torch.bfloat16)
     return fresh, fresh.data_ptr()
 
 

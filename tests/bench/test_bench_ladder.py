@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from tilewright import device
-from tilewright.bench import emulated, ladder, ladder_emulated, ladder_report
+from tilewright.bench import ladder, ladder_emulated, ladder_report
 from tilewright.errors import DriverError, UnsupportedError
+from tilewright.host_operands import host_operands
 from tilewright.kernels.ladder import RUNGS
 from tilewright.problem import packed
 
@@ -214,11 +215,11 @@ def test_a_finding_is_a_row_too() -> None:
 
 
 def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
-    a, b, out = emulated.host_operands(packed(5, 6, 9), seed=0)
-    assert a.shape == (5, 16)
-    assert np.isnan(a[:, 9:].astype(np.float32)).all()
-    assert not np.isnan(b[:, :9].astype(np.float32)).any()
-    assert np.isnan(out.astype(np.float32)).all()
+    a, b, out = host_operands(packed(5, 6, 9), seed=0)
+    assert a.memory.shape == (4 * 16 + 9,)
+    assert np.isnan(a.memory[: 4 * 16].reshape(4, 16)[:, 9:].astype(np.float32)).all()
+    assert not np.isnan(b.view.astype(np.float32)).any()
+    assert np.isnan(out.memory.astype(np.float32)).all()
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ import pytest
 
 from tilewright.backends.cuda import CudaBackend
 from tilewright.bench import verify
+from tilewright.host_operands import host_operand
 from tilewright.problem import Problem, packed
 
 FAKE = Path(__file__).parents[1] / "backends" / "fake_driver.py"
@@ -35,19 +36,17 @@ def multiplying(fake_driver: ModuleType, problem: Problem, fault: Any = None) ->
 
     def multiply(*arguments: Any) -> Any:
         a_at, b_at, out_at = driver.memory  # in the order of allocation
-        rows_of_b = problem.n if problem.b_major == "k" else problem.k
 
-        def matrix(address: int, rows: int, pitch: int, dtype: Any) -> Any:
-            block = (ctypes.c_char * (rows * pitch * dtype.size)).from_address(address)
-            return np.frombuffer(block, dtype.numpy).reshape(rows, pitch)
+        def operand(name: str, address: int, dtype: Any) -> Any:
+            block = (ctypes.c_char * problem.extent_bytes[name]).from_address(address)
+            return host_operand(problem, name, np.frombuffer(block, dtype.numpy)).view
 
-        a = matrix(a_at, problem.m, problem.a_pitch, problem.dtype)[:, : problem.k].astype(np.float32)
-        b = matrix(b_at, rows_of_b, problem.b_pitch, problem.dtype).astype(np.float32)
-        b = b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n]
+        a = operand("a", a_at, problem.dtype).astype(np.float32)
+        b = operand("b", b_at, problem.dtype).astype(np.float32)
         product = a @ b
         if fault is not None:
             fault(product)
-        matrix(out_at, problem.m, problem.out_pitch, problem.out_dtype)[:, : problem.n] = product
+        operand("out", out_at, problem.out_dtype)[...] = product
         return launch(*arguments)
 
     driver.cuLaunchKernelEx = multiply

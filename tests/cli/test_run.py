@@ -17,6 +17,7 @@ from tilewright.bench import verify
 from tilewright.cli import emulate, request
 from tilewright.emulated_time import LIMIT_S
 from tilewright.errors import DriverError, EmulationError
+from tilewright.problem import packed
 
 REAL_BACKEND = cuda.backend  # before a fixture puts another in its place
 
@@ -52,7 +53,7 @@ def test_run_of_a_large_product_without_a_gpu_executes_nothing_and_says_what_siz
     text = printed("run", "8192", "8192", "8192")
     found = re.search(r"nothing was executed: cuInit.*would take about .* minutes.*try (\d+) (\d+) (\d+)", text)
     assert found is not None, text
-    smaller = request.problem(*map(int, found.groups()), "bf16", None, request.BMajor.k)
+    smaller = packed(*map(int, found.groups()))
     plan = request.plan(smaller, device.preset("h200"))
     assert emulate.seconds_of(plan, checks=True) + emulate.seconds_of(plan, checks=False) <= LIMIT_S
 

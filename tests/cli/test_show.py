@@ -10,6 +10,7 @@ from tilewright import device
 from tilewright.cli import request, show
 from tilewright.jit import build
 from tilewright.jit.source import Source
+from tilewright.problem import packed
 
 
 def test_show_explains_by_default() -> None:
@@ -49,7 +50,7 @@ def test_show_header_prints_the_rendered_constants() -> None:
 
 
 def test_show_source_is_one_text_that_compiles_alone_to_the_same_code() -> None:
-    plan = request.plan(request.problem(64, 64, 64, "bf16", None, request.BMajor.k), device.preset("h200"))
+    plan = request.plan(packed(64, 64, 64), device.preset("h200"))
     text = printed("show", "64", "64", "64", "--what", "source")
     assert "#include" not in text
     alone = Source(name="alone", text=text, headers=(), entry=plan.family.entry, arch=plan.device.arch)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright import device
-from tilewright.backends.base import IntArgument, MapArgument
+from tilewright.backends.base import IntArgument, IntsArgument, MapArgument
+from tilewright.bench.cases import wide
 from tilewright.config import Config
 from tilewright.emulator import tiled
 from tilewright.emulator.checks import Checker
@@ -18,6 +19,7 @@ from tilewright.emulator.events import Finding
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
+from tilewright.host_operands import host_operands
 from tilewright.jit import nvrtc
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels.hopper import HOPPER
@@ -70,6 +72,17 @@ CASES: dict[str, Case] = {
     "n-major": Case(packed(128, 128, 200, b_major="n"), _config(), 1),
     "n-major wide": Case(packed(128, 128, 200, b_major="n"), _config(tile_n=128), 1),
     "n-major cluster": Case(packed(256, 64, 200, b_major="n"), _config(cluster_m=2), 2),
+    "m-major": Case(packed(256, 64, 200, a_major="m"), _config(tile_m=256), 1),
+    "m-major staggered": Case(
+        packed(512, 64, 200, a_major="m", b_major="n"), _config(tile_m=256, store_slots=1, staggered=True), 1
+    ),
+    "batch staggered": Case(packed(256, 64, 136, batch=(3,)), _config(tile_m=256, store_slots=1, staggered=True), 1),
+    "m-major cluster": Case(packed(256, 128, 200, a_major="m"), _config(cluster_n=2), 2),
+    "batch": Case(packed(128, 128, 200, batch=(3,)), _config(), 2),
+    "batch of three dimensions": Case(wide(packed(129, 64, 136, batch=(2, 2, 3)), out_gap=8), _config(), 2),
+    "batch shares a": Case(packed(128, 64, 136, batch=(3,), shared="a"), _config(), 2),
+    "batch, predicated stores": Case(wide(packed(129, 67, 136, batch=(2, 2))), _config(store_slots=1), 2),
+    "batch in clusters": Case(packed(256, 64, 136, b_major="n", batch=(3,)), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
     "predicated stores": Case(packed(129, 131, 136), _config(tile_n=128), 2),
     "many stores": Case(packed(64, 384, 200), _config(tile_m=64, tile_n=192, consumers=1), 1),
@@ -147,17 +160,10 @@ class Outcome:
 def outcome(case: Case, ptx: str, **choices: Any) -> Outcome:
     """One run with checks: small-integer operands, so that the product is exact in any order."""
     problem, config = case.problem, case.config
-    generator = np.random.default_rng(0)
-    n_major = problem.b_major == "n"
-    a = np.full((problem.m, problem.a_pitch), np.nan, problem.dtype.numpy)
-    b = np.full((problem.k if n_major else problem.n, problem.b_pitch), np.nan, problem.dtype.numpy)
-    out = np.full((problem.m, problem.out_pitch), np.nan, problem.out_dtype.numpy)
-    a[:, : problem.k] = generator.integers(-3, 4, (problem.m, problem.k))
-    inner = problem.n if n_major else problem.k
-    b[:, :inner] = generator.integers(-3, 4, (len(b), inner))
-    expected = a[:, : problem.k].astype(np.float32) @ (b[:, :inner] if n_major else b[:, :inner].T).astype(np.float32)
+    a, b, out = host_operands(problem, seed=0)
+    expected = a.view.astype(np.float32) @ b.view.astype(np.float32)
     memory = GlobalMemory()
-    addresses = {name: memory.add(name, values) for name, values in (("a", a), ("b", b), ("out", out))}
+    addresses = {name: memory.add(name, x.memory) for name, x in (("a", a), ("b", b), ("out", out))}
     launch = HOPPER.launch(problem, config, DEVICE, case.num_sms)
     grid = Grid(
         grid=launch.grid,
@@ -170,6 +176,8 @@ def outcome(case: Case, ptx: str, **choices: Any) -> Outcome:
     for argument in HOPPER.arguments(problem, config, launch):
         if isinstance(argument, MapArgument):
             values.append(_map(argument, addresses[argument.operand]))
+        elif isinstance(argument, IntsArgument):
+            values.append(np.array(argument.values, np.int64).tobytes())
         else:
             values.append(argument.value if isinstance(argument, IntArgument) else addresses[argument.operand])
     checker = Checker()
@@ -179,7 +187,7 @@ def outcome(case: Case, ptx: str, **choices: Any) -> Outcome:
         rules = {finding.rule for finding in checker.findings}
         return Outcome(frozenset(rules | {error.rule}), tuple(checker.findings), str(error))
     rules = {finding.rule for finding in checker.findings}
-    if not np.array_equal(out[:, : problem.n], expected.astype(out.dtype)):
+    if not np.array_equal(out.view, expected.astype(out.view.dtype)):
         rules.add(WRONG_NUMBERS)
     return Outcome(frozenset(rules), tuple(checker.findings), "")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gemm import WRONG_NUMBERS, Edit, Mutant
 
 UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
+BATCH, WGMMA = "batch.cuh", "wgmma_mma_async.cuh"
 
 
 def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy: str = "lazy") -> Mutant:
@@ -16,6 +17,7 @@ def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy
     return Mutant(name, case, edits, frozenset((by,) if isinstance(by, str) else by), policy)
 
 
+_ADDING = '\\n" "}\\n" : "+f"(rC[0])'  # of the wrapper that adds to what is there
 _RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
 _FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
 _EMPTY_WAIT = "wait(ring.empty_at(state.index), state.parity);"
@@ -191,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "each CTA multicasts all of b to the wrong place",
         "cluster",
-        (UNIT, "target + rank * SHARE_N * SWIZZLE_BYTES, b_map", "target, b_map"),
+        (UNIT, "target + rank * SHARE * SWIZZLE_BYTES, map", "target, map"),
         by=("unordered copies",),
     ),
     # -- ping-pong ---------------------------------------------------------------------------------------------------
@@ -317,8 +319,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "moved(a, block * A_BLOCK + step * K_MAJOR_STEP)",
-            "moved(a, block * A_BLOCK + step * 2 * K_MAJOR_STEP)",
+            "moved(a, block * A_BLOCK + step * A_STEP)",
+            "moved(a, block * A_BLOCK + step * 2 * A_STEP)",
         ),
         by=(WRONG_NUMBERS, "operand released early"),
     ),
@@ -413,7 +415,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "b's rows of the peer are loaded",
         "cluster",
-        (UNIT, "n + rank * SHARE_N, barrier", "n + (1 - rank) * SHARE_N, barrier"),
+        (UNIT, "first + rank * SHARE, member", "first + (1 - rank) * SHARE, member"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -425,5 +427,123 @@ MUTANTS: tuple[Mutant, ...] = (
             "if (k_tile < 4) wait(ring.empty_at(state.index), state.parity);",
         ),
         by=("missing wait", "mbarrier over-arrival", "operand released early"),
+    ),
+    # -- an m-contiguous a -------------------------------------------------------------------------------------------
+    mutant(
+        "m-contiguous a moves along k as if k were contiguous",
+        "m-major",
+        (UNIT, "A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP", "A_STEP = K_MAJOR_STEP"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "m-contiguous a is not transposed",
+        "m-major",
+        (WGMMA, f"scale_d, 1, 1, 1, 0;{_ADDING}", f"scale_d, 1, 1, 0, 0;{_ADDING}"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "all panels land on the first",
+        "m-major",
+        (UNIT, "target + panel * PANEL_BYTES;", "target;"),
+        by=("unordered copies", "uninitialised shared memory", WRONG_NUMBERS),
+    ),
+    mutant(
+        "every panel holds the first columns",
+        "m-major",
+        (UNIT, "first + panel * PANEL_COLUMNS;", "first;"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "a panel is forgotten",
+        "m-major",
+        (UNIT, "panel < EXTENT / PANEL_COLUMNS; ++panel", "panel < EXTENT / PANEL_COLUMNS - 1; ++panel"),
+        by="deadlock",
+    ),
+    mutant(
+        "each CTA loads the peer's rows of k",
+        "m-major cluster",
+        (UNIT, "column, k + rank * SHARE_K", "column, k + (1 - rank) * SHARE_K"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "both CTAs' rows of k land in one place",
+        "m-major cluster",
+        (UNIT, "panel_target + rank * SHARE_K * SWIZZLE_BYTES", "panel_target"),
+        by="unordered copies",
+    ),
+    # -- batches -----------------------------------------------------------------------------------------------------
+    mutant(
+        "only the first matrix is walked",
+        "batch",
+        (SCHEDULE, "places_up_to(walk.num_wide); }", "places_up_to(min(walk.num_wide, rows * columns)); }"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "tiles are counted on from matrix to matrix",
+        "batch",
+        (SCHEDULE, "index -= matrix * rows * columns;", ""),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "inputs are always the first matrix",
+        "batch",
+        (BATCH, "member.at[dim] * static_cast<int32_t>(moves[dim])", "0 * static_cast<int32_t>(moves[dim])"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "a shared matrix moves on",
+        "batch shares a",
+        (BATCH, "member.at[dim] * static_cast<int32_t>(moves[dim])", "member.at[dim]"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "b is read where a is",
+        "batch shares a",
+        (UNIT, "batch.b_member(batch.member(tile.matrix()))", "batch.a_member(batch.member(tile.matrix()))"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "all matrices are stored into the first",
+        "batch",
+        (EPILOGUE, "row, out.member, slot", "row, Member{}, slot"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "a matrix's number is not divided by the extents passed",
+        "batch of three dimensions",
+        (BATCH, "            number /= extent;\n", ""),
+        by=("out of bounds", WRONG_NUMBERS),
+    ),
+    mutant(
+        "offsets in bytes where elements are meant",
+        "batch, predicated stores",
+        (EPILOGUE, "batch.out_offset(member) * OUT_SIZE", "batch.out_offset(member)"),
+        by=("misaligned", WRONG_NUMBERS),
+    ),
+    mutant(
+        "a cluster's CTAs work on different matrices",
+        "batch in clusters",
+        (
+            SCHEDULE,
+            "index -= matrix * rows * columns;",
+            "index -= matrix * rows * columns;\n            matrix = (matrix + rank) % 3;",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the matrix of a tile is not handed over",
+        "batch",
+        (UNIT, "static_cast<uint32_t>(value.n), value.number, 0}", "static_cast<uint32_t>(value.n), 0, 0}"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "what was kept goes to the matrix at hand",
+        "batch staggered",
+        (
+            UNIT,
+            "store(kept.values, from, kept.matrix, kept.m, kept.n);",
+            "store(kept.values, from, tile.matrix(), kept.m, kept.n);",
+        ),
+        by=("unordered copies", WRONG_NUMBERS),
     ),
 )

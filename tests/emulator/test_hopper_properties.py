@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 from products import H200
 
 from tilewright.backends.emulated import emulated
+from tilewright.bench.cases import wide
 from tilewright.config import Config
 from tilewright.dtypes import by_name
+from tilewright.host_operands import host_operand, host_operands
 from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Major, Problem, checked
+from tilewright.problem import Major, Problem, checked, packed
 
 PATTERN = 7
 GUARD_BYTES = 64  # of the pattern before and after out
@@ -58,12 +60,10 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         """A whole number of steps, some less, or some more."""
         return max(1, int(pick(*counts)) * step + int(pick(0, 0, -1, 1, -7, 8, -8, random.randrange(1 - step, step))))
 
-    def pitch(extent: int) -> int:
-        return -(-extent // 8) * 8 + int(pick(0, 0, 8, 24))
-
     cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
     is_single = cluster_m * cluster_n == 1
     b_major: Major = pick("k", "n") if tile_n % 64 == 0 else "k"
+    batch = pick((), (), (2,), (3,), (2, 2), (2, 1, 2))
     is_pingpong = consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False)))
     tails = range(8, tile_n, 8) if b_major == "k" else (0,)  # narrower than 64 columns, n-contiguous b has none
     config = Config(
@@ -77,7 +77,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         group_m=pick(1, 2, 3, 16),
         store_slots=pick(1, 2),
         pingpong=is_pingpong,
-        tail_n=pick(0, *tails) if is_single and not is_pingpong else 0,
+        tail_n=pick(0, *tails) if is_single and not is_pingpong and not batch else 0,
         staggered=tile_m == consumers * 128 and not is_pingpong and pick(True, True, False),
         square=pick(0, 2, 3, 4),
         k_back_and_forth=pick(True, False),
@@ -92,18 +92,20 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
     is_tidy = pick(True, False)  # out's rows in whole 16 bytes: TMA stores them
     n = -(-n // 8) * 8 if is_tidy else n
     skew = 0 if is_tidy else pick(0, 1, 2, 4)
-    problem = Problem(
-        m=m,
-        n=n,
-        k=k,
+    problem = packed(
+        m,
+        n,
+        k,
         dtype=dtype,
         out_dtype=out_dtype,
+        a_major=pick("k", "m"),
         b_major=b_major,
-        a_pitch=pitch(k),
-        b_pitch=pitch(k if b_major == "k" else n),
-        out_pitch=n + (pick(0, 8) if is_tidy else pick(0, 1, 3, 8, -n % 8)),
-        out_align_bytes=math.gcd(16, skew * out_dtype.size),
+        batch=batch,
+        shared=pick("", "a", "b"),
     )
+    if pick(True, False):
+        problem = wide(problem, out_gap=8 if is_tidy else pick(1, 3, 8))
+    problem = replace(problem, out_align_bytes=math.gcd(16, skew * out_dtype.size))
     num_sms = pick(1, 2, 3, 4)
     assume(not config.violations(checked(problem), replace(H200, num_sms=num_sms)))
     return Draw(problem, config, num_sms, skew, pick(*SCHEDULES), random.randrange(100))
@@ -115,23 +117,13 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
 def test_whole_numbers_are_exact_and_nothing_else_is_touched(tile: tuple[int, int, int], data: st.DataObject) -> None:
     draw = data.draw(draws(*tile))
     problem, config = draw.problem, draw.config
-    generator = np.random.default_rng(draw.seed)
-
-    def rows(count: int, pitch: int, extent: int) -> np.ndarray[Any, Any]:
-        padded = np.full((count, pitch), np.nan, np.float32)
-        padded[:, :extent] = generator.integers(-3, 4, (count, extent))
-        return padded.astype(problem.dtype.numpy)
-
-    k_major = problem.b_major == "k"
-    b_rows, b_extent = (problem.n, problem.k) if k_major else (problem.k, problem.n)
-    a = aligned(rows(problem.m, problem.a_pitch, problem.k))
-    b = aligned(rows(b_rows, problem.b_pitch, b_extent))
+    operands = host_operands(problem, draw.seed)
+    a, b = (aligned(operand.memory) for operand in operands[:2])
     size = problem.out_dtype.size
-    guard = GUARD_BYTES // size
-    first = guard + draw.out_skew
-    held = aligned(np.full(2 * guard + draw.out_skew + problem.m * problem.out_pitch, PATTERN, problem.out_dtype.numpy))
-    out = held[first : first + problem.m * problem.out_pitch].reshape(problem.m, problem.out_pitch)[:, : problem.n]
-    out[:] = np.nan
+    first = GUARD_BYTES // size + draw.out_skew
+    held = aligned(np.full(2 * first + problem.extent_bytes["out"] // size, PATTERN, problem.out_dtype.numpy))
+    out = host_operand(problem, "out", held[first:]).view
+    out[...] = np.nan
 
     device = replace(H200, num_sms=draw.num_sms)
     launch = HOPPER.launch(problem, config, device)
@@ -141,10 +133,9 @@ def test_whole_numbers_are_exact_and_nothing_else_is_touched(tile: tuple[int, in
     kernel = backend.load(build(render(HOPPER, problem, config, device)), 0, launch)
     backend.launch(backend.pack(kernel, launch, HOPPER.arguments(problem, config, launch), addresses), 0)
 
-    right = b[:, :b_extent].astype(np.float32)
-    expected = (a[:, : problem.k].astype(np.float32) @ (right.T if k_major else right)).astype(problem.out_dtype.numpy)
+    expected = (operands[0].view.astype(np.float32) @ operands[1].view.astype(np.float32)).astype(out.dtype)
     assert (out == expected).all(), f"{draw}: {np.argwhere(out != expected)[:4]}"
-    out[:] = PATTERN
+    out[...] = PATTERN
     assert (held == PATTERN).all(), f"{draw}: bytes round out were written"
     assert backend.findings == ()
 

@@ -23,7 +23,8 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     source = render(HOPPER, PROBLEM, Config(), H200)
     assert source.missing_includes() == ()
     assert {path for path, _ in source.headers} == {
-        "base.cuh", "config.cuh", "epilogue.cuh", "pipeline.cuh", "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/misc.cuh",
+        "base.cuh", "batch.cuh", "config.cuh", "epilogue.cuh", "pipeline.cuh", "ptx/barrier.cuh", "ptx/copy.cuh",
+        "ptx/misc.cuh",
         "ptx/wgmma.cuh", "schedule.cuh", "swizzle.cuh", "wgmma_mma_async.cuh",
     }  # fmt: skip
 
@@ -79,8 +80,14 @@ def test_the_checked_in_headers_are_the_rendered_defaults() -> None:
         assert device_code()[path] == text, f"run tools/render_defaults.py: {path} is stale"
 
 
+@pytest.mark.parametrize(("a_k_major", "b_k_major"), [(True, True), (True, False), (False, True), (False, False)])
+def test_the_wgmma_wrapper_transposes_what_has_m_or_n_contiguous(a_k_major: bool, b_k_major: bool) -> None:
+    text = wgmma_header(64, PROBLEM.dtype, a_k_major=a_k_major, b_k_major=b_k_major)
+    assert f"scale_d, 1, 1, {int(not a_k_major)}, {int(not b_k_major)};" in text
+
+
 def test_the_wgmma_wrapper_names_each_accumulator_once() -> None:
-    text = wgmma_header(192, PROBLEM.dtype, b_k_major=False)
+    text = wgmma_header(192, PROBLEM.dtype, a_k_major=True, b_k_major=False)
     wrappers = text.split("DEVICE void keep_below", 1)[0]
     assert [wrappers.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 96  # adds
     assert [wrappers.count(f'"=f"(rC[{i}])') for i in range(96)] == [1] * 96  # adds to nothing, and reads nothing
@@ -89,7 +96,7 @@ def test_the_wgmma_wrapper_names_each_accumulator_once() -> None:
 
 
 def test_a_narrow_wgmma_takes_the_first_accumulators_of_the_wide_one() -> None:
-    text = wgmma_header(192, PROBLEM.dtype, b_k_major=True, tail_n=120)
+    text = wgmma_header(192, PROBLEM.dtype, a_k_major=True, b_k_major=True, tail_n=120)
     narrow = text.split("void wgmma_mma_async<120>", 1)[1].split("}  // namespace", 1)[0]
     assert "float (&rC)[96]" in narrow
     assert [narrow.count(f'"+f"(rC[{i}])') for i in range(96)] == [1] * 60 + [0] * 36

@@ -85,15 +85,15 @@ class Adapter(ABC):
         """The library's current device."""
         return 0
 
-    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
-        """A fresh row-major array on the device, and its address.
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
+        """A fresh row-major array on the device, and its address. `strides`: those of such an array, in elements.
 
         Raises: UnsupportedError: the library has no allocator that is known here.
         """
         raise UnsupportedError(
             asked=f"a product of {self.library} arrays without out",
             rule="out can be allocated for torch and CuPy arrays only",
-            works=f"pass out, a ({rows}, {columns}) array of {dtype}",
+            works=f"pass out, an array of {dtype} with shape {shape}",
         )
 
 

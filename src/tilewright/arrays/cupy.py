@@ -41,7 +41,7 @@ class CupyAdapter(Adapter):
     def current_ordinal(self) -> int:
         return int(self._cupy.cuda.runtime.getDevice())
 
-    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
         with self._cupy.cuda.Device(ordinal):
-            array = self._cupy.empty((rows, columns), dtype=dtype.numpy)
+            array = self._cupy.empty(shape, dtype=dtype.numpy)
         return array, int(array.data.ptr)

@@ -28,6 +28,6 @@ class NumpyAdapter(Adapter):
         strides = element_strides(array.strides, dtype, name)
         return View(array.ctypes.data, array.shape, strides, dtype, Location("host", 0))
 
-    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
-        array = np.empty((rows, columns), dtype=dtype.numpy)
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
+        array = np.empty(shape, dtype=dtype.numpy)
         return array, array.ctypes.data

@@ -178,13 +178,13 @@ class TorchAdapter(Adapter):
     def current_ordinal(self) -> int:
         return int(self._torch.cuda.current_device() if self._current is None else self._current())
 
-    def empty(self, rows: int, columns: int, dtype: DType, ordinal: int) -> tuple[Any, int]:
+    def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
         """Cost: a quarter of torch.empty's, through the allocator of torch's compiled code (the current device's)."""
         kind = self._dtypes[dtype.name]
         if self._empty_strided is not None and self.current_ordinal() == ordinal:
-            array = self._empty_strided((rows, columns), (max(columns, 1), 1), kind)
+            array = self._empty_strided(shape, strides, kind)
         else:
-            array = self._torch.empty((rows, columns), dtype=kind, device=f"cuda:{ordinal}")
+            array = self._torch.empty(shape, dtype=kind, device=f"cuda:{ordinal}")
         return array, array.data_ptr()
 
 

@@ -96,7 +96,15 @@ class IntArgument:
     size_bytes: Literal[4, 8]
 
 
-Argument = MapArgument | PointerArgument | IntArgument
+@dataclass(frozen=True)
+class IntsArgument:
+    """Numbers of 8 bytes, one behind the other, that every call of the plan passes unchanged: a struct by value."""
+
+    name: str
+    values: tuple[int, ...]
+
+
+Argument = MapArgument | PointerArgument | IntArgument | IntsArgument
 
 
 @dataclass(frozen=True, kw_only=True)

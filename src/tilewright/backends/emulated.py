@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright import device as devices
-from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
+from tilewright.backends.base import (
+    Argument,
+    IntArgument,
+    IntsArgument,
+    Launch,
+    MapArgument,
+    PointerArgument,
+    TensorMap,
+)
 from tilewright.device import Device
 from tilewright.emulator import tiled
 from tilewright.emulator.banks import matrix
@@ -114,7 +122,7 @@ class EmulatedBackend:
         for argument in arguments:
             raw, alignment = _packed(argument, addresses)
             block += bytes(-len(block) % alignment) + raw
-            operand = "" if isinstance(argument, IntArgument) else argument.operand
+            operand = "" if isinstance(argument, IntArgument | IntsArgument) else argument.operand
             if operand:
                 extents[operand] = max(extents.get(operand, 0), _extent_bytes(argument))
         buffers = []
@@ -227,6 +235,8 @@ def _packed(argument: Argument, addresses: dict[str, int]) -> tuple[bytes, int]:
     if isinstance(argument, IntArgument):
         size = argument.size_bytes
         return (argument.value % (1 << (8 * size))).to_bytes(size, "little"), size
+    if isinstance(argument, IntsArgument):
+        return b"".join((value % (1 << 64)).to_bytes(8, "little") for value in argument.values), 8
     return addresses[argument.operand].to_bytes(8, "little"), 8
 
 

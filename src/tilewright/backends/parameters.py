@@ -15,6 +15,7 @@ from tilewright.backends.base import (
     TENSOR_MAP_BYTES,
     Argument,
     IntArgument,
+    IntsArgument,
     Launch,
     MapArgument,
     TensorMap,
@@ -59,6 +60,8 @@ class Packer:
             elif isinstance(argument, IntArgument):
                 wrapped = argument.value % 2 ** (8 * size)  # two's complement of a negative number
                 numbers.append((offset, wrapped.to_bytes(size, "little")))
+            elif isinstance(argument, IntsArgument):
+                numbers.append((offset, b"".join(_ADDRESS.pack(value % 2**64) for value in argument.values)))
             else:
                 self._addresses.append((offset, argument.operand))
             offset += size
@@ -101,5 +104,7 @@ class Packer:
 def _size_and_alignment(argument: Argument) -> tuple[int, int]:
     if isinstance(argument, MapArgument):
         return TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES
+    if isinstance(argument, IntsArgument):
+        return POINTER_BYTES * len(argument.values), POINTER_BYTES
     size = argument.size_bytes if isinstance(argument, IntArgument) else POINTER_BYTES
     return size, size

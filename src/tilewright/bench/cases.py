@@ -6,13 +6,14 @@ Knows nothing of how they are run or checked.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.bench.suite import Shape
 from tilewright.config import Config
-from tilewright.problem import Problem, packed
+from tilewright.problem import AMajor, Major, Problem, packed
 
 # One config of each form that the production kernel takes, beside the plain one of Config().
 FORMS: dict[str, Config] = {
@@ -41,7 +42,7 @@ class Case:
 
     def __str__(self) -> str:
         words = [str(self.problem), self.kind]
-        if self.problem.out_pitch != self.problem.n:
+        if self.problem.out_pitch != self.problem.rows_of("out")[1]:
             words.append(f"pitch {self.problem.out_pitch}")
         if self.out_offset:
             words.append(f"offset {self.out_offset}")
@@ -90,7 +91,7 @@ def shapes(config: Config) -> tuple[Shape, ...]:
 
 
 def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
-    """Every run of one config: both dtypes, both majors of b, both kinds of out, whole numbers and random ones."""
+    """Every run of one config: both dtypes, all layouts, batches, both kinds of out, whole numbers and random ones."""
     for index, (m, n, k) in enumerate(shapes(config)):
         # Rotated, not multiplied out: each shape gets random and exact data, each option meets many shapes.
         dtype = ("bf16", "fp16")[index % 2]
@@ -109,10 +110,87 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
     for num_sms in (config.cluster, 3):
         for major in majors:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
+    yield from layout_cases(config)
+    yield from batch_cases(config)
     if large:
         for dtype in ("bf16", "fp16"):
             yield Case(problem=packed(8192, 8192, 8192, dtype=dtype))
         yield Case(problem=packed(8192, 8192, 8192, b_major="n"), kind="integer")
+        yield Case(problem=packed(8192, 8192, 8192, a_major="m"))
+        yield Case(problem=packed(8192, 8192, 8192, a_major="m", b_major="n"), kind="integer")
+
+
+def layout_cases(config: Config) -> Iterator[Case]:
+    """An m-contiguous a with both majors of b, and out in columns: edges of tiles and of the pipeline, wide pitches."""
+    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n, config.tile_k
+    sizes = (
+        (1, 8, 8),
+        (3, 3, 431),
+        (64, 64, 511),
+        (tile_m, tile_n, tile_k),
+        (tile_m - 1, tile_n + 1, tile_k + 1),
+        (3 * tile_m + 5, 2 * tile_n + 24, (config.stages + 1) * tile_k - 1),
+        (11 * tile_m + 1, 13 * tile_n - 1, 3 * tile_k),
+        (1000, 1000, 1000),
+    )
+    for index, (m, n, k) in enumerate(sizes):
+        dtype = ("bf16", "fp16")[index % 2]
+        for b_major in ("k", "n"):
+            yield Case(problem=packed(m, n, k, dtype=dtype, a_major="m", b_major=b_major), kind="integer")
+            yield Case(problem=wide(packed(m, n, k, dtype=dtype, a_major="m", b_major=b_major, out_dtype="fp32")))
+            yield Case(problem=packed(m, n, k, dtype=dtype, b_major=b_major, out_major="m"), kind="integer")
+            yield Case(problem=wide(packed(m, n, k, dtype=dtype, a_major="m", b_major=b_major, out_major="m")))
+
+
+def batch_cases(config: Config) -> Iterator[Case]:
+    """Batches of one, two and three dimensions in every layout, matrices that several products share, gaps between."""
+    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n, config.tile_k
+    sizes = ((1, 8, 8), (tile_m + 1, tile_n - 1, tile_k), (64, 72, 3 * tile_k - 8), (2 * tile_m, 2 * tile_n + 8, 200))
+    for index, (m, n, k) in enumerate(sizes):
+        for a_major, b_major in LAYOUTS:
+            dtype = ("bf16", "fp16")[index % 2]
+            out_dtype = (dtype, "fp32")[index // 2]
+            product = functools.partial(
+                packed, m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major
+            )
+            yield Case(problem=product(batch=(5,)), kind="integer")
+            yield Case(problem=wide(product(batch=(3, 4))), kind="integer", num_sms=config.cluster)
+            yield Case(problem=wide(product(batch=(2, 3, 2))))
+            for shared in ("a", "b"):
+                yield Case(problem=wide(product(batch=(7,), shared=shared)), kind="integer")
+    yield Case(problem=packed(128, 128, 64, batch=(1000,)))
+    yield Case(problem=packed(384, 128, 256, batch=(64,)))
+    yield Case(problem=packed(4, 8, 64, batch=(30000,)), kind="integer")
+
+
+LAYOUTS: tuple[tuple[AMajor, Major], ...] = (("k", "k"), ("k", "n"), ("m", "k"), ("m", "n"))
+
+
+def wide(problem: Problem, out_gap: int = 3) -> Problem:
+    """The problem with gaps between its rows and between its matrices, so that no two dimensions are one.
+
+    Units: `out_gap` in elements between rows of out, and between its matrices.
+    """
+    step = 16 // problem.dtype.size
+    a_rows, b_rows, out_rows = (problem.rows_of(name)[0] for name in ("a", "b", "out"))
+    a_pitch, b_pitch, out_pitch = problem.a_pitch + step, problem.b_pitch + 2 * step, problem.out_pitch + out_gap
+
+    def gapped(strides: tuple[int, ...], matrix: int, gap: int) -> tuple[int, ...]:
+        found: list[int] = []
+        for extent, stride in zip(reversed(problem.batch), reversed(strides), strict=True):
+            found.append((matrix + gap) * bool(stride))
+            matrix = (matrix + gap) * extent
+        return tuple(reversed(found))
+
+    return dataclasses.replace(
+        problem,
+        a_pitch=a_pitch,
+        b_pitch=b_pitch,
+        out_pitch=out_pitch,
+        a_batch=gapped(problem.a_batch, a_rows * a_pitch, step),
+        b_batch=gapped(problem.b_batch, b_rows * b_pitch, step),
+        out_batch=gapped(problem.out_batch, out_rows * out_pitch, out_gap),
+    )
 
 
 def small_cases(config: Config) -> Iterator[Case]:
@@ -123,6 +201,10 @@ def small_cases(config: Config) -> Iterator[Case]:
         yield Case(problem=packed(m, n, k), kind="integer")
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype=out_dtype), kind="integer")
     yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
+    for a_major, b_major in LAYOUTS:
+        problem = packed(tile_m + 1, tile_n + 8, 2 * config.tile_k + 8, a_major=a_major, b_major=b_major, batch=(2, 2))
+        yield Case(problem=wide(problem), kind="integer", num_sms=2)
+        yield Case(problem=packed(tile_m, tile_n, 100, a_major=a_major, b_major=b_major, batch=(3,)), kind="integer")
 
 
 def with_out(problem: Problem, pad: int, offset: int) -> Problem:

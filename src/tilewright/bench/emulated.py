@@ -8,18 +8,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.backends.emulated import EmulatedBackend, Finding, Report
-from tilewright.check import Check, check, check_exact, integer_limit
+from tilewright.check import Check, check, check_exact
+from tilewright.host_operands import Kind, host_operands
 from tilewright.plan import Plan
-from tilewright.problem import Problem
 
 Row = tuple[str, ...]
-Kind = Literal["normal", "integer"]
 
 WARP = 32
 _PRODUCT = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")
@@ -35,34 +33,13 @@ def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", see
     problem = plan.problem
     a, b, out = host_operands(problem, seed, kind)
     kernel = device.load(plan.binary, 0, plan.launch)
-    addresses = {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}
+    addresses = {"a": a.view.ctypes.data, "b": b.view.ctypes.data, "out": out.view.ctypes.data}
     device.launch(device.pack(kernel, plan.launch, plan.arguments, addresses), 0)
-    right = b.T if problem.b_major == "k" else b
-    left, right, got = a[:, : problem.k], right[: problem.k, : problem.n], out[:, : problem.n]
-    verdict = check_exact(left, right, got) if kind == "integer" else check(left, right, got, problem.out_dtype)
-    return dataclasses.replace(verdict, unwritten=int(np.isnan(got.astype(np.float32)).sum()))
-
-
-def host_operands(
-    problem: Problem, seed: int, kind: Kind = "integer"
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """a, b and out as they lie in memory, b in rows of its major; NaN in the padding and in out.
-
-    `kind`: whole numbers whose sums are exact, or a normal distribution.
-    """
-    generator = np.random.default_rng(seed)
-    limit = integer_limit(problem.k)
-    rows_of_b, extent_of_b = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
-    inputs = []
-    for rows, pitch, extent in ((problem.m, problem.a_pitch, problem.k), (rows_of_b, problem.b_pitch, extent_of_b)):
-        if kind == "integer":
-            values = generator.integers(-limit, limit + 1, (rows, pitch)).astype(np.float32)
-        else:
-            values = generator.standard_normal((rows, pitch), dtype=np.float32)
-        values[:, extent:] = np.nan
-        inputs.append(values.astype(problem.dtype.numpy))
-    out = np.full((problem.m, problem.out_pitch), np.nan, problem.out_dtype.numpy)
-    return inputs[0], inputs[1], out
+    if kind == "integer":
+        verdict = check_exact(a.view, b.view, out.view)
+    else:
+        verdict = check(a.view, b.view, out.view, problem.out_dtype)
+    return dataclasses.replace(verdict, unwritten=int(np.isnan(out.view.astype(np.float32)).sum()))
 
 
 # -- what a run did ----------------------------------------------------------------------------------------------------

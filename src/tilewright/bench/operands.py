@@ -11,7 +11,6 @@ from typing import Any, Literal
 import torch
 
 from tilewright.check import integer_limit
-from tilewright.dtypes import DType
 from tilewright.problem import Problem
 
 Kind = Literal["normal", "integer"]
@@ -26,9 +25,9 @@ BAND_BYTES = 1 << 16  # canary before and after out: more than a tile's row of a
 
 @dataclass(frozen=True)
 class Canary:
-    """An out of any pitch and address inside a larger buffer of poison.
+    """An out of any strides and address inside a larger buffer of poison.
 
-    Shapes: `out` (m, n) with `pitch` elements between rows; between and around its rows lies the canary.
+    Shapes: `out` (*batch, m, n) as the problem has it; between and around its rows lies the canary.
     """
 
     buffer: torch.Tensor
@@ -37,18 +36,17 @@ class Canary:
     poison: int
 
     @classmethod
-    def around(
-        cls, m: int, n: int, dtype: DType, *, pitch: int | None = None, offset: int = 0, device: str = "cuda"
-    ) -> Canary:
-        """Units: `pitch` and `offset` in elements; the buffer's base is at least 256-byte aligned, so `offset` is what
-        moves out's address off a multiple of 16 bytes."""
-        pitch = n if pitch is None else pitch
+    def around(cls, problem: Problem, *, offset: int = 0, device: str = "cuda") -> Canary:
+        """Units: `offset` in elements; the buffer's base is at least 256-byte aligned, so `offset` is what moves out's
+        address off a multiple of 16 bytes."""
+        dtype = problem.out_dtype
         integer, poison = _POISON[dtype.size]
         band = BAND_BYTES // dtype.size
         start = band + offset
-        bits = torch.full((start + m * pitch + band,), poison, dtype=integer, device=device)
+        extent = problem.extent_bytes["out"] // dtype.size
+        bits = torch.full((start + extent + band,), poison, dtype=integer, device=device)
         buffer = bits.view(TYPES[dtype.name])
-        return cls(buffer, bits, buffer.as_strided((m, n), (pitch, 1), start), poison)
+        return cls(buffer, bits, buffer.as_strided(*problem.strided("out"), start), poison)
 
     def unwritten(self) -> int:
         """Elements of out that still hold the poison."""
@@ -66,15 +64,12 @@ class Canary:
 def inputs(
     problem: Problem, kind: Kind = "normal", *, seed: int = 0, device: str = "cuda"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """a (m, k) and b (k, n) with the pitches and the major of the problem; the padding of their rows is NaN.
+    """a (*batch, m, k) and b (*batch, k, n), strided as the problem has them; the padding of their rows is NaN.
 
     "normal" is normal(0, 1) rounded to the dtype; "integer" is whole numbers whose sums of k products are exact.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
-    rows_of_b, columns_of_b = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
-    a = _matrix(problem.m, problem.k, problem.a_pitch, problem, kind, generator, device)
-    b = _matrix(rows_of_b, columns_of_b, problem.b_pitch, problem, kind, generator, device)
-    return a, b.t() if problem.b_major == "k" else b
+    return _matrices("a", problem, kind, generator, device), _matrices("b", problem, kind, generator, device)
 
 
 def operand_sets(
@@ -84,27 +79,34 @@ def operand_sets(
     sets = []
     for index in range(num_sets):
         a, b = inputs(problem, seed=seed + index, device=device)
-        out = torch.empty((problem.m, problem.out_pitch), dtype=TYPES[problem.out_dtype.name], device=device)
-        sets.append((a, b, out[:, : problem.n]))
+        elements = problem.extent_bytes["out"] // problem.out_dtype.size
+        out = torch.empty(elements, dtype=TYPES[problem.out_dtype.name], device=device)
+        sets.append((a, b, out.as_strided(*problem.strided("out"))))
     return sets
 
 
 def set_bytes(problem: Problem) -> int:
     """Bytes that one operand set takes."""
-    rows_of_b = problem.n if problem.b_major == "k" else problem.k
-    inputs_bytes = (problem.m * problem.a_pitch + rows_of_b * problem.b_pitch) * problem.dtype.size
-    return inputs_bytes + problem.m * problem.out_pitch * problem.out_dtype.size
+    return sum(problem.extent_bytes.values())
 
 
-def _matrix(
-    rows: int, columns: int, pitch: int, problem: Problem, kind: Kind, generator: Any, device: str
-) -> torch.Tensor:
+def _matrices(name: str, problem: Problem, kind: Kind, generator: Any, device: str) -> torch.Tensor:
     dtype = TYPES[problem.dtype.name]
-    full = torch.full((rows, pitch), float("nan"), dtype=dtype, device=device)
+    shape, strides = problem.strided(name)
+    elements = problem.extent_bytes[name] // problem.dtype.size
+    view = torch.full((elements,), float("nan"), dtype=dtype, device=device).as_strided(shape, strides)
+    # Matrices that are one and the same get their values once, in the order of memory.
+    own = view[tuple(slice(None) if stride else slice(1) for stride in strides)]
+    transposed = strides[-1] != 1
     if kind == "integer":
         limit = integer_limit(problem.k)
-        values = torch.randint(-limit, limit + 1, (rows, columns), generator=generator, device=device)
+        values = torch.randint(-limit, limit + 1, _memory_shape(own, transposed), generator=generator, device=device)
     else:
-        values = torch.randn((rows, columns), generator=generator, device=device, dtype=torch.float32)
-    full[:, :columns] = values.to(dtype)
-    return full[:, :columns]
+        values = torch.randn(_memory_shape(own, transposed), generator=generator, device=device, dtype=torch.float32)
+    own.copy_(values.mT if transposed else values)
+    return view
+
+
+def _memory_shape(view: torch.Tensor, transposed: bool) -> tuple[int, ...]:
+    """Extents in the order in which they lie in memory, but for the batch."""
+    return tuple(view.mT.shape if transposed else view.shape)

@@ -153,10 +153,7 @@ def repeated_rows(group: str, repeats: int = REPEATS) -> Iterator[Row]:
         started = time.perf_counter()
         plan = each.plan(device, backend)
         a, b = inputs(each.problem)
-        outs = [
-            Canary.around(each.problem.m, each.problem.n, each.problem.out_dtype, pitch=each.problem.out_pitch)
-            for _ in range(2)
-        ]
+        outs = [Canary.around(each.problem) for _ in range(2)]
         different = differing(functools.partial(plan.run, a, b), outs[0], outs[1], repeats)
         verdict = check(a, b, outs[0].out, each.problem.out_dtype)
         damage = outs[0].unwritten() + outs[0].damaged()

@@ -15,8 +15,9 @@ import numpy as np
 
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.memory import Buffer
-from tilewright.check import Check, check, check_exact, integer_limit, sampled_rows
+from tilewright.check import Check, check, check_exact, sampled_rows
 from tilewright.dispatch import plan as make_plan
+from tilewright.host_operands import host_operand, host_operands
 from tilewright.problem import Problem
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ def _verify_with_torch(
 
     device = f"cuda:{ordinal}"
     a, b = inputs(problem, kind, seed=seed, device=device)
-    canary = Canary.around(
-        problem.m, problem.n, problem.out_dtype, pitch=problem.out_pitch, offset=out_offset, device=device
-    )
+    canary = Canary.around(problem, offset=out_offset, device=device)
     plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms)
     plan.run(a, b, canary.out)
     torch.cuda.synchronize(ordinal)
@@ -122,37 +121,19 @@ def verify_without_torch(
     """The same with no torch in the process, which compute-sanitizer would spend its time in. Checks sampled rows."""
     cuda = backend()
     plan = plan or make_plan(problem, device=cuda.device(ordinal), config=config, num_sms=num_sms)
-    a, b = _host_inputs(problem, kind, seed)
-    out = _launched(cuda, plan, a, b, ordinal)
-    if problem.b_major == "k":
-        b = b.T
-    a, b, out = a[:, : problem.k], b[: problem.k, : problem.n], out[:, : problem.n]
+    operands = host_operands(problem, seed, kind)
+    a, b = operands[0].view, operands[1].view
+    out = host_operand(problem, "out", _launched(cuda, plan, operands[0].memory, operands[1].memory, ordinal)).view
     rows = sampled_rows(problem.m)
     verdict = check_exact(a, b, out, rows=rows) if kind == "integer" else check(a, b, out, problem.out_dtype, rows=rows)
     return dataclasses.replace(verdict, unwritten=int(np.isnan(out.astype(np.float32)).sum()))
 
 
-def _host_inputs(problem: Problem, kind: Any, seed: int) -> tuple[Any, Any]:
-    """a and b as they lie in memory, b in rows of its major; the padding of their rows is NaN."""
-    generator = np.random.default_rng(seed)
-    rows_of_b = problem.n if problem.b_major == "k" else problem.k
-    shapes = ((problem.m, problem.a_pitch), (rows_of_b, problem.b_pitch))
-    if kind == "integer":
-        limit = integer_limit(problem.k)
-        values = [generator.integers(-limit, limit + 1, shape).astype(np.float32) for shape in shapes]
-    else:
-        values = [generator.standard_normal(shape, dtype=np.float32) for shape in shapes]
-    for value, extent in zip(values, (problem.k, problem.k if problem.b_major == "k" else problem.n), strict=True):
-        value[:, extent:] = np.nan
-    a, b = (value.astype(problem.dtype.numpy) for value in values)
-    return a, b
-
-
 def _launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any:
-    """out as the plan's kernel leaves it in poisoned memory, with its row padding."""
+    """The memory of out as the plan's kernel leaves it, poisoned before."""
     problem = plan.problem
-    shape = (problem.m, problem.out_pitch)
-    out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
+    out_bytes = problem.extent_bytes["out"]
+    shape = (out_bytes // problem.out_dtype.size,)
     with (
         Buffer.allocate(cuda, a.nbytes, ordinal) as a_memory,
         Buffer.allocate(cuda, b.nbytes, ordinal) as b_memory,

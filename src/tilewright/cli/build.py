@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import BMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor
 
 if TYPE_CHECKING:
     from tilewright.jit.source import Binary, Source
@@ -24,7 +24,10 @@ def build(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Compiles at the same time.")] = None,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
+    out_major: request.OutMajorOption = OutMajor.n,
+    batch: request.BatchOption = None,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -38,7 +41,22 @@ def build(
     target = request.preset(device)
     sources: dict[str, Source] = {}
     for m, n, k in shapes:
-        plan = request.plan(request.problem(m, n, k, dtype, out_dtype, b_major), target, config=config, num_sms=num_sms)
+        plan = request.plan(
+            request.problem(
+                m,
+                n,
+                k,
+                dtype=dtype,
+                out_dtype=out_dtype,
+                a_major=a_major,
+                b_major=b_major,
+                out_major=out_major,
+                batch=batch,
+            ),
+            target,
+            config=config,
+            num_sms=num_sms,
+        )
         source = source_of(plan)
         sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel
     binaries = compile_into(list(sources.values()), into, threads)

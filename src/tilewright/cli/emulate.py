@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import BMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor
 
 if TYPE_CHECKING:
     from tilewright.backends.emulated import EmulatedBackend, Finding, Report
@@ -101,7 +101,10 @@ def emulate(
     ] = None,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
+    out_major: request.OutMajorOption = OutMajor.n,
+    batch: request.BatchOption = None,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -124,7 +127,17 @@ def emulate(
         from tilewright.cli.build import sizes_of
 
         ((m, n, k),) = sizes_of(what)
-        problem = request.problem(m, n, k, dtype, out_dtype, b_major)
+        problem = request.problem(
+            m,
+            n,
+            k,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            a_major=a_major,
+            b_major=b_major,
+            out_major=out_major,
+            batch=batch,
+        )
         target = request.preset(device)
         if rung is None:
             plan = request.plan(problem, target, config=config, num_sms=num_sms)

@@ -18,11 +18,25 @@ if TYPE_CHECKING:
 DEFAULT_PRESET = "h200"  # the device that the shipped choices were measured on
 
 
+class AMajor(StrEnum):
+    """Which dimension of a is contiguous."""
+
+    k = "k"
+    m = "m"
+
+
 class BMajor(StrEnum):
     """Which dimension of b is contiguous."""
 
     k = "k"
     n = "n"
+
+
+class OutMajor(StrEnum):
+    """Which dimension of out is contiguous."""
+
+    n = "n"
+    m = "m"
 
 
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
@@ -32,8 +46,18 @@ DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16", help="
 OutDTypeOption = Annotated[
     str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; default: the inputs'.")
 ]
+AMajorOption = Annotated[
+    AMajor, typer.Option("--a-major", help="Contiguous dimension of a: m for the transpose of a (K, M) array.")
+]
 BMajorOption = Annotated[
     BMajor, typer.Option("--b-major", help="Contiguous dimension of b: k for an (N, K) weight's transpose.")
+]
+OutMajorOption = Annotated[OutMajor, typer.Option("--out-major", help="Contiguous dimension of out: m for columns.")]
+BatchOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--batch", metavar="COUNT", min=1, help="As many products in one launch. Repeatable: a dimension each."
+    ),
 ]
 ConfigOption = Annotated[
     list[str] | None,
@@ -45,14 +69,35 @@ DeviceOption = Annotated[
 NumSmsOption = Annotated[int | None, typer.Option("--num-sms", min=1, help="SMs to run on; all when left out.")]
 
 
-def problem(m: int, n: int, k: int, dtype: str, out_dtype: str | None, b_major: BMajor) -> Problem:
-    """The product of freshly allocated matrices.
+def problem(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: str,
+    out_dtype: str | None,
+    a_major: AMajor = AMajor.k,
+    b_major: BMajor = BMajor.k,
+    out_major: OutMajor = OutMajor.n,
+    batch: list[int] | None = None,
+) -> Problem:
+    """The product of freshly allocated matrices, or a batch of such products.
 
     Raises: ShapeError, LayoutError, DTypeError: see problem.packed.
     """
     from tilewright.problem import packed  # NumPy and ml_dtypes, 200 ms that --help does not need
 
-    return packed(m, n, k, dtype=dtype, out_dtype=out_dtype, b_major="k" if b_major is BMajor.k else "n")
+    return packed(
+        m,
+        n,
+        k,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        a_major="k" if a_major is AMajor.k else "m",
+        b_major="k" if b_major is BMajor.k else "n",
+        out_major="n" if out_major is OutMajor.n else "m",
+        batch=batch or (),
+    )
 
 
 def preset(name: str | None) -> Device:

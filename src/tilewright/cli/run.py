@@ -26,7 +26,7 @@ from tilewright.cli.emulate import (
     seconds_of,
     title,
 )
-from tilewright.cli.request import BMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor
 from tilewright.cli.show import resource_facts
 
 if TYPE_CHECKING:
@@ -76,7 +76,10 @@ def run(
     k: request.K,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
+    out_major: request.OutMajorOption = OutMajor.n,
+    batch: request.BatchOption = None,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -96,7 +99,9 @@ def run(
     target, reason = _target(device)
     if emulate and not reason:
         reason = "--emulate was given"
-    problem = request.problem(m, n, k, dtype, out_dtype, b_major)
+    problem = request.problem(
+        m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, out_major=out_major, batch=batch
+    )
     plan = request.plan(problem, target, config=config, num_sms=num_sms)
     answer = Answer(plan, reason)
     plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import BMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor
 
 if TYPE_CHECKING:
     from tilewright.jit.source import Binary, Source
@@ -40,7 +40,10 @@ def show(
     ] = False,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
+    out_major: request.OutMajorOption = OutMajor.n,
+    batch: request.BatchOption = None,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -51,7 +54,20 @@ def show(
             f"it counts opcodes of SASS, not of {what.value}; add --what sass", param_hint="--instructions"
         )
     plan = request.plan(
-        request.problem(m, n, k, dtype, out_dtype, b_major), request.preset(device), config=config, num_sms=num_sms
+        request.problem(
+            m,
+            n,
+            k,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            a_major=a_major,
+            b_major=b_major,
+            out_major=out_major,
+            batch=batch,
+        ),
+        request.preset(device),
+        config=config,
+        num_sms=num_sms,
     )
     match what:
         case What.explain:

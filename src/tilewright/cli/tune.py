@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import BMajor
+from tilewright.cli.request import AMajor, BMajor
 
 if TYPE_CHECKING:
     from tilewright.problem import Problem
@@ -33,7 +33,9 @@ def tune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all is forgotten.")] = False,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
+    batch: request.BatchOption = None,
     num_sms: request.NumSmsOption = None,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Configs of the model that are measured.")] = 8,
     budget_s: Annotated[
@@ -60,7 +62,7 @@ def tune(
     if list_them:
         _list(as_json)
         return
-    named = _problems(sizes, suite, dtype, out_dtype, b_major)
+    named = _problems(sizes, suite, dtype, out_dtype, a_major, b_major, batch)
     if forget:
         _forget(named, device, num_sms, yes)
         return
@@ -115,7 +117,13 @@ def rows_of(tuned: Tuned) -> list[dict[str, Any]]:
 
 
 def _problems(
-    sizes: list[str] | None, suite: str | None, dtype: str, out_dtype: str | None, b_major: BMajor
+    sizes: list[str] | None,
+    suite: str | None,
+    dtype: str,
+    out_dtype: str | None,
+    a_major: AMajor,
+    b_major: BMajor,
+    batch: list[int] | None,
 ) -> list[Problem]:
     """The products that the arguments name; none when they name none."""
     from tilewright.bench.suite import entries  # the table of shapes, which --help does not need
@@ -124,7 +132,10 @@ def _problems(
     if sizes and suite is not None:
         raise typer.BadParameter("give M N K or --suite, not both")
     shapes = sizes_of(sizes) if sizes else [] if suite is None else [entry.shape for entry in entries(suite)]
-    return [request.problem(m, n, k, dtype, out_dtype, b_major) for m, n, k in shapes]
+    return [
+        request.problem(m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, batch=batch)
+        for m, n, k in shapes
+    ]
 
 
 def _tuned(

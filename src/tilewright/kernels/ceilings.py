@@ -136,7 +136,7 @@ class WgmmaLoop(Ceiling):
 
     def headers(self, wait_limit: int) -> dict[str, str]:
         """The constants, and the wgmma of this width and type."""
-        wrapper = wgmma_header(self.tile_n, self.dtype, b_k_major=True)
+        wrapper = wgmma_header(self.tile_n, self.dtype, a_k_major=True, b_k_major=True)
         return super().headers(wait_limit) | {"wgmma_mma_async.cuh": wrapper}
 
     def flops(self, num_ctas: int, num_sums: int, passes: int) -> int:

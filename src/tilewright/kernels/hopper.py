@@ -6,11 +6,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
+from tilewright.backends.base import (
+    Argument,
+    IntArgument,
+    IntsArgument,
+    Launch,
+    MapArgument,
+    PointerArgument,
+    TensorMap,
+)
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
+from tilewright.dtypes import DType
 from tilewright.kernels.render import constants_header, wgmma_header
-from tilewright.problem import Problem
+from tilewright.problem import MAX_BATCH_DIMS, Problem
 
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
 # fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,
@@ -89,6 +98,7 @@ class HopperFamily:
 
         Units: `wait_limit` in tries of a barrier wait before a debug build traps; 0 waits forever.
         """
+        producer_registers, consumer_registers = config.registers(problem)
         constants: dict[str, int | bool | str] = {
             "TILE_M": config.tile_m,
             "TILE_N": config.tile_n,
@@ -105,8 +115,8 @@ class HopperFamily:
             "STAGGERED": config.staggered,
             "K_BACK_AND_FORTH": config.k_back_and_forth,
             "MOVES_REGISTERS": config.moves_registers,
-            "PRODUCER_REGISTERS": config.producer_registers,
-            "CONSUMER_REGISTERS": config.consumer_registers,
+            "PRODUCER_REGISTERS": producer_registers,
+            "CONSUMER_REGISTERS": consumer_registers,
             "FULL_ARRIVALS": config.full_arrivals,
             "EMPTY_ARRIVALS": config.empty_arrivals,
             "STAGE_BYTES": config.stage_bytes(problem),
@@ -114,7 +124,9 @@ class HopperFamily:
             "STORE_COLUMNS": store_columns(problem, config.tile_n),
             "TAIL_STORE_COLUMNS": store_columns(problem, config.tail_n) if config.tail_n else 0,
             "SMEM_BYTES": config.smem_bytes(problem),
+            "A_K_MAJOR": problem.a_major == "k",
             "B_K_MAJOR": problem.b_major == "k",
+            "BATCH_DIMS": batch_dims(problem),
             "OUT_TYPE": f"Type::{problem.out_dtype}",
             "OUT_THROUGH_TMA": problem.out_through_tma,
             "WAIT_LIMIT": wait_limit,
@@ -122,15 +134,18 @@ class HopperFamily:
         return {
             "config.cuh": constants_header(constants),
             "wgmma_mma_async.cuh": wgmma_header(
-                config.tile_n, problem.dtype, problem.b_major == "k", tail_n=config.tail_n
+                config.tile_n,
+                problem.dtype,
+                a_k_major=problem.a_major == "k",
+                b_k_major=problem.b_major == "k",
+                tail_n=config.tail_n,
             ),
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """One CTA an SM, whole clusters, never more CTAs than tiles."""
-        rows, columns = config.tiles(problem)
         sms = device.num_sms if num_sms is None else num_sms
-        clusters = max(1, min(sms // config.cluster, rows * columns // config.cluster))
+        clusters = max(1, min(sms // config.cluster, config.num_tiles(problem) // config.cluster))
         return Launch(
             grid=clusters * config.cluster,
             block=config.threads,
@@ -168,6 +183,7 @@ class HopperFamily:
             IntArgument("square_m", min(config.square or group, group), 4),
             IntArgument("square_n", min(config.square or cluster_columns, cluster_columns), 4),
             IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.cluster, 4),
+            _batch(problem),
         )
 
 
@@ -190,40 +206,68 @@ def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:
     return min(heights, key=lambda height: (-rows % height, abs(height - 0.8 * square)))
 
 
-def _a_map(problem: Problem, config: Config) -> TensorMap:
-    return TensorMap(
-        dtype=problem.dtype,
-        extents=(problem.k, problem.m),
-        pitches_bytes=(problem.a_pitch * problem.dtype.size,),
-        box=(config.tile_k, config.tile_m // config.cluster_n),
-        swizzle_bytes=SWIZZLE_BYTES,
+def batch_dims(problem: Problem) -> int:
+    """Batch dimensions of the kernel's tensor maps, BATCH_DIMS: 0, 1, or 3 where there are more than one."""
+    return len(problem.batch) if len(problem.batch) < 2 else MAX_BATCH_DIMS
+
+
+def _filled(problem: Problem, values: tuple[int, ...], filler: int) -> tuple[int, ...]:
+    """A value for each batch dimension of the kernel, the fastest first."""
+    return (*reversed(values), *(filler for _ in range(batch_dims(problem) - len(values))))
+
+
+def _batch(problem: Problem) -> Argument:
+    """batch.cuh's BatchOf."""
+    if not problem.batch:
+        return IntArgument("batch", 0, 4)
+    return IntsArgument(
+        "batch",
+        (
+            problem.num_matrices,
+            *_filled(problem, problem.batch, 1),
+            *(int(stride > 0) for stride in _filled(problem, problem.a_batch, 0)),
+            *(int(stride > 0) for stride in _filled(problem, problem.b_batch, 0)),
+            *_filled(problem, problem.out_batch, 0),
+        ),
     )
+
+
+def _map(problem: Problem, operand: str, dtype: DType, box: tuple[int, int], swizzle_bytes: int) -> TensorMap:
+    """The map of an operand: one matrix, then the batch. A dimension along which the operand is the same has an extent
+    of 1, and a stride that means nothing: the driver's documentation does not say what a stride of 0 does."""
+    rows, extent = problem.rows_of(operand)
+    pitch = getattr(problem, f"{operand}_pitch")
+    strides = _filled(problem, getattr(problem, f"{operand}_batch"), 0)
+    extents = _filled(problem, problem.batch, 1)
+    return TensorMap(
+        dtype=dtype,
+        extents=(extent, rows, *(count if stride else 1 for count, stride in zip(extents, strides, strict=True))),
+        pitches_bytes=tuple((stride or pitch) * dtype.size for stride in (pitch, *strides)),
+        box=(*box, *(1 for _ in strides)),
+        swizzle_bytes=swizzle_bytes,
+    )
+
+
+def _operand_map(problem: Problem, operand: str, tile_extent: int, shares: int, config: Config) -> TensorMap:
+    """A CTA of a cluster loads its share: rows of m or n where k is contiguous, else rows of k, 128 bytes wide."""
+    if getattr(problem, f"{operand}_major") == "k":
+        box = (config.tile_k, tile_extent // shares)
+    else:
+        box = (SWIZZLE_BYTES // problem.dtype.size, config.tile_k // shares)
+    return _map(problem, operand, problem.dtype, box, SWIZZLE_BYTES)
+
+
+def _a_map(problem: Problem, config: Config) -> TensorMap:
+    return _operand_map(problem, "a", config.tile_m, config.cluster_n, config)
 
 
 def _b_map(problem: Problem, config: Config, tile_n: int) -> TensorMap:
-    """A CTA of a cluster loads its share: rows of n where k is contiguous, rows of k where n is."""
-    if problem.b_major == "k":
-        extents, box = (problem.k, problem.n), (config.tile_k, tile_n // config.cluster_m)
-    else:
-        extents = (problem.n, problem.k)
-        box = (SWIZZLE_BYTES // problem.dtype.size, config.tile_k // config.cluster_m)
-    return TensorMap(
-        dtype=problem.dtype,
-        extents=extents,
-        pitches_bytes=(problem.b_pitch * problem.dtype.size,),
-        box=box,
-        swizzle_bytes=SWIZZLE_BYTES,
-    )
+    return _operand_map(problem, "b", tile_n, config.cluster_m, config)
 
 
 def out_map(problem: Problem, tile_n: int) -> TensorMap:
     """Boxes of one store slot of a tile `tile_n` wide."""
     columns = store_columns(problem, tile_n)
     row_bytes = columns * problem.out_dtype.size
-    return TensorMap(
-        dtype=problem.out_dtype,
-        extents=(problem.n, problem.m),
-        pitches_bytes=(problem.out_pitch * problem.out_dtype.size,),
-        box=(columns, STORE_ROWS),
-        swizzle_bytes=0 if row_bytes % 32 == 16 else row_bytes,
-    )
+    swizzle_bytes = 0 if row_bytes % 32 == 16 else row_bytes
+    return _map(problem, "out", problem.out_dtype, (columns, STORE_ROWS), swizzle_bytes)

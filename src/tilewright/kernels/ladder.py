@@ -72,7 +72,7 @@ class Rung(ABC):
         constants = self.constants(problem, config) | {"WAIT_LIMIT": wait_limit}
         return {
             "config.cuh": constants_header(constants),
-            "wgmma_mma_async.cuh": wgmma_header(config.tile_n, problem.dtype, b_k_major=True),
+            "wgmma_mma_async.cuh": wgmma_header(config.tile_n, problem.dtype, a_k_major=True, b_k_major=True),
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
@@ -198,6 +198,7 @@ class SpecializedRung(Rung):
         }
         if own.store_slots:  # what epilogue.cuh reads
             found |= {
+                "BATCH_DIMS": 0,
                 "STORE_WARP_BYTES": own.slots_a_warp_bytes,
                 "STORE_COLUMNS": store_columns(problem, own.tile_n),
                 "TAIL_N": 0,

@@ -36,8 +36,8 @@ class RungConfig(Config, ABC):
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this rung cannot run the problem on the device, in words with numbers; () when it can."""
         found = []
-        if (problem.dtype, problem.out_dtype, problem.b_major) != (dtypes.BF16, dtypes.BF16, "k"):
-            found.append(f"{problem}: a rung of the ladder computes bf16 -> bf16 TN alone")
+        if (problem.dtype, problem.out_dtype, problem.layout, problem.batch) != (dtypes.BF16, dtypes.BF16, "TN", ()):
+            found.append(f"{problem}: a rung of the ladder computes bf16 -> bf16 TN alone, one matrix at a time")
         if device.sm != (9, 0):
             found.append(f"the ladder climbs compute capability 9.0; {device.name} has {device.sm[0]}.{device.sm[1]}")
         found += self.tile_violations()

@@ -61,13 +61,14 @@ def constants_header(constants: Mapping[str, int | bool | str]) -> str:
     return "\n".join([*lines, "};", ""])
 
 
-def wgmma_header(n: int, dtype: DType, b_k_major: bool, tail_n: int = 0) -> str:
+def wgmma_header(n: int, dtype: DType, *, a_k_major: bool, b_k_major: bool, tail_n: int = 0) -> str:
     """wgmma_mma_async.cuh: the wgmmas of a kernel, m64 n k16, fp32 accumulators, both operands in smem.
 
     `tail_n`: a second one of this width, whose accumulators are the first of the same array.
     """
     widths = (n, tail_n) if tail_n else (n,)
-    wrappers = "\n".join(_wgmma_wrapper(width, n, dtype, b_k_major) for width in widths)
+    transposes = f"{int(not a_k_major)}, {int(not b_k_major)}"
+    wrappers = "\n".join(_wgmma_wrapper(width, n, dtype, transposes) for width in widths)
     return f"""\
 // Rendered for one shape and type by kernels/render.py. The copy in the source tree is the default, for editors.
 #pragma once
@@ -104,7 +105,7 @@ def _operands(count: int, constraint: str) -> str:
     return ",\n          ".join(", ".join(f'"{constraint}"(rC[{i}])' for i in row) for row in _rows_of_eight(count))
 
 
-def _wgmma_wrapper(n: int, array_n: int, dtype: DType, b_k_major: bool) -> str:
+def _wgmma_wrapper(n: int, array_n: int, dtype: DType, transposes: str) -> str:
     """The wrapper of one width, on the first n / 2 of the array_n / 2 accumulators of a thread.
 
     Source: PTX ISA, wgmma.mma_async: n / 2 accumulators a thread, descriptors of a and b, scale-d, the signs of a and
@@ -117,7 +118,6 @@ def _wgmma_wrapper(n: int, array_n: int, dtype: DType, b_k_major: bool) -> str:
     )
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype.ptx}.{dtype.ptx}"
     array = f"float (&rC)[{array_n // 2}]"
-    trans_b = 0 if b_k_major else 1
     return f"""\
 // PTX ISA, wgmma.mma_async: a warpgroup. rC (64, {n}) = a (64, 16) x b (16, {n}), plus rC where `accumulate`.
 // Reads shared memory through the async proxy; rC may not be touched before a wait_group covers it.
@@ -129,7 +129,7 @@ DEVICE void wgmma_mma_async<{n}>({array}, uint64_t a_descriptor, uint64_t b_desc
         "setp.ne.b32 scale_d, %{count + 2}, 0;\\n"
         "{instruction} {{"
 {registers}
-        "}}, %{count}, %{count + 1}, scale_d, 1, 1, 0, {trans_b};\\n"
+        "}}, %{count}, %{count + 1}, scale_d, 1, 1, {transposes};\\n"
         "}}\\n"
         : {_operands(count, "+f")}
         : "l"(a_descriptor), "l"(b_descriptor), "r"(static_cast<uint32_t>(accumulate))
@@ -145,7 +145,7 @@ DEVICE void wgmma_mma_async_first<{n}>({array}, uint64_t a_descriptor, uint64_t 
         "setp.ne.b32 scale_d, 0, 0;\\n"
         "{instruction} {{"
 {registers}
-        "}}, %{count}, %{count + 1}, scale_d, 1, 1, 0, {trans_b};\\n"
+        "}}, %{count}, %{count + 1}, scale_d, 1, 1, {transposes};\\n"
         "}}\\n"
         : {_operands(count, "=f")}
         : "l"(a_descriptor), "l"(b_descriptor)
@@ -185,9 +185,9 @@ def _closure(text: str, headers: Mapping[str, str]) -> set[str]:
 
 def _slug(problem: Problem, config: Config) -> str:
     """A name that a profiler or a cache listing can show, of what is compiled in: the order of tiles is not."""
-    layout = "tn" if problem.b_major == "k" else "nn"
+    batch = f"batch{len(problem.batch)}_" if problem.batch else ""
     return (
-        f"{problem.dtype}_{problem.out_dtype}_{layout}_{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
+        f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
         + (f"_tail{config.tail_n}" if config.tail_n else "")
         + "".join(f"_{word}" for word in ("pingpong", "staggered", "k_back_and_forth") if getattr(config, word))

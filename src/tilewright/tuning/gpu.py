@@ -22,6 +22,7 @@ from tilewright.backends.driver import version_text
 from tilewright.backends.memory import Buffer
 from tilewright.check import Reference, integer_limit, sampled_rows
 from tilewright.dtypes import DType
+from tilewright.host_operands import HostOperand, host_operand
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, Column, CudaMachine, num_cold_sets
 from tilewright.tuning.child import Job
@@ -154,40 +155,39 @@ class GpuBench:
         operands.out.fill(POISON << 16 | POISON, machine.stream)
         self._launcher(job, [operands])(0)
         machine.wait(machine.record())
-        bits = operands.out.read((problem.m, problem.out_pitch), np.dtype(f"u{problem.out_dtype.size}"))
-        poison = POISON if problem.out_dtype.size == 2 else POISON << 16 | POISON
-        unwritten = int(np.count_nonzero(bits[:, : problem.n] == poison))
-        damaged = int(np.count_nonzero(bits[:, problem.n :] != poison))
+        size = problem.out_dtype.size
+        bits = operands.out.read((problem.extent_bytes["out"] // size,), np.dtype(f"u{size}"))
+        poison = POISON if size == 2 else POISON << 16 | POISON
+        out = host_operand(problem, "out", bits).view
+        unwritten = int(np.count_nonzero(out == poison))
+        damaged = int(np.count_nonzero(bits != poison)) - int(np.count_nonzero(out != poison))
         if unwritten or damaged:
             return f"{unwritten} elements not written, {damaged} damaged between the rows of out"
-        verdict = reference.check(bits.view(problem.out_dtype.numpy)[np.ix_(self._rows, self._columns)])
+        verdict = reference.check(out[..., self._rows, :][..., self._columns].view(problem.out_dtype.numpy))
         return "" if verdict.ok else str(verdict)
 
     def _make_set(self, problem: Problem, seed: int, limit: int) -> tuple[_Set, NDArray[Any], NDArray[Any]]:
-        """One set on the GPU, and its a (m, k) and b (k, n) here. `limit`: of whole numbers; 0 is normal data."""
-        b_rows, b_extent = (problem.n, problem.k) if problem.b_major == "k" else (problem.k, problem.n)
+        """One set on the GPU, and its a (*batch, m, k) and b (*batch, k, n) here. `limit`: of whole numbers; 0: normal."""
         places = random.Random(seed)
-        a = self._matrix(problem.dtype, limit, problem.m, problem.a_pitch, problem.k, places.randrange(PERIOD))
-        b = self._matrix(problem.dtype, limit, b_rows, problem.b_pitch, b_extent, places.randrange(PERIOD))
-        out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
-        buffers = [
-            Buffer.allocate(self._cuda, num_bytes, self._ordinal) for num_bytes in (a.nbytes, b.nbytes, out_bytes)
-        ]
-        buffers[0].write(a)
-        buffers[1].write(b)
-        b_view = b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n]
-        return _Set(*buffers), a[:, : problem.k], b_view
+        a = self._operand(problem, "a", limit, places.randrange(PERIOD))
+        b = self._operand(problem, "b", limit, places.randrange(PERIOD))
+        sizes = (a.memory.nbytes, b.memory.nbytes, problem.extent_bytes["out"])
+        buffers = [Buffer.allocate(self._cuda, num_bytes, self._ordinal) for num_bytes in sizes]
+        buffers[0].write(a.memory)
+        buffers[1].write(b.memory)
+        return _Set(*buffers), a.view, b.view
 
-    def _matrix(self, dtype: DType, limit: int, rows: int, pitch: int, extent: int, start: int) -> NDArray[Any]:
-        """Rows of values from a place in the repeated ones; what lies between the rows is NaN."""
-        values = self._period(dtype, limit)
-        count = rows * pitch
+    def _operand(self, problem: Problem, name: str, limit: int, start: int) -> HostOperand:
+        """Values from a place in the repeated ones on; what lies between rows and matrices is NaN."""
+        values = self._period(problem.dtype, limit)
+        count = problem.extent_bytes[name] // problem.dtype.size
         parts = [values[start : start + count]]
         while (missing := count - sum(part.size for part in parts)) > 0:
             parts.append(values[:missing])
-        matrix = np.concatenate(parts).reshape(rows, pitch)
-        matrix[:, extent:] = np.nan
-        return matrix
+        drawn = host_operand(problem, name, np.concatenate(parts))
+        operand = host_operand(problem, name, np.full_like(drawn.memory, np.nan))
+        operand.view[...] = drawn.view
+        return operand
 
     def _period(self, dtype: DType, limit: int) -> NDArray[Any]:
         key = (dtype.name, limit, PERIOD)
@@ -202,7 +202,7 @@ class GpuBench:
 
     def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
         assert self._problem is not None  # open() set it
-        return Reference(a[self._rows], b[:, self._columns], self._problem.out_dtype, exact=exact)
+        return Reference(a[..., self._rows, :], b[..., self._columns], self._problem.out_dtype, exact=exact)
 
 
 def sampled_columns(n: int, seed: int) -> list[int]:
@@ -216,7 +216,5 @@ def sampled_columns(n: int, seed: int) -> list[int]:
 
 
 def set_bytes(problem: Problem) -> int:
-    """Bytes that one a, b and out take, padding of rows included."""
-    b_rows = problem.n if problem.b_major == "k" else problem.k
-    inputs = (problem.m * problem.a_pitch + b_rows * problem.b_pitch) * problem.dtype.size
-    return inputs + problem.m * problem.out_pitch * problem.out_dtype.size
+    """Bytes that one a, b and out take, what lies between rows and matrices included."""
+    return sum(problem.extent_bytes.values())

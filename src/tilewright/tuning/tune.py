@@ -74,9 +74,10 @@ def tune(
                 rule="a Problem holds all of them",
                 works="pass tune(problem) or tune(a, b, out)",
             )
-        problem, ordinal = checked(a), 0
+        problem, ordinal = checked(a).row_major, 0
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)
+        problem = problem.row_major
     (tuned,) = tune_many(
         [problem],
         ordinal=ordinal,

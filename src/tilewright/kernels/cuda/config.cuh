@@ -28,7 +28,9 @@ struct Config {
     static constexpr int STORE_COLUMNS = 64;
     static constexpr int TAIL_STORE_COLUMNS = 0;
     static constexpr int SMEM_BYTES = 230400;
+    static constexpr bool A_K_MAJOR = true;
     static constexpr bool B_K_MAJOR = true;
+    static constexpr int BATCH_DIMS = 0;
     static constexpr Type OUT_TYPE = Type::bf16;
     static constexpr bool OUT_THROUGH_TMA = true;
     static constexpr int WAIT_LIMIT = 0;

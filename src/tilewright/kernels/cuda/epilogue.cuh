@@ -17,6 +17,7 @@
 // the tile's; predicated stores fill whole slots of 128 bytes and, at the tile's right edge, a narrower last one.
 #pragma once
 
+#include "batch.cuh"
 #include "config.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
@@ -72,9 +73,23 @@ struct OutOf {
     int64_t pitch;  // elements
     int32_t m;
     int32_t n;
+    Member member;  // of a batch: the matrix that is written, for TMA; `base` is its own already
 };
 using Out = OutOf<OutMap, Wide>;
 using OutTail = OutOf<OutTailMap, Narrow>;
+
+// The matrix of a batch of outs that has this number; a single one is its own.
+template <class OutOfShape, int DIMS>
+DEVICE OutOfShape matrix_of(const OutOfShape& outs, const BatchOf<DIMS>& batch, uint32_t number) {
+    const Member member = batch.member(number);
+    char* base = static_cast<char*>(outs.base);
+    if constexpr (!Config::OUT_THROUGH_TMA) base += batch.out_offset(member) * OUT_SIZE;
+    return OutOfShape{outs.map, base, outs.pitch, outs.m, outs.n, member};
+}
+template <class OutOfShape>
+DEVICE const OutOfShape& matrix_of(const OutOfShape& out, const BatchOf<0>&, uint32_t) {
+    return out;
+}
 
 // Two neighbouring values, rounded to nearest even, the first in the low half.
 DEVICE uint32_t rounded_pair(float first, float second) {
@@ -88,11 +103,12 @@ DEVICE uint32_t rounded_pair(float first, float second) {
 // A thread's part of one wgmma: of a narrow tile the first TAIL_N / 2 values.
 using Fragment = float[Config::TILE_N / 2];
 
-// The same rounded, in half the registers, and where it goes: rows from m, columns from n on.
+// The same rounded, in half the registers, and where it goes: rows from m, columns from n on, of one matrix of a batch.
 struct Kept {
     uint32_t values[OUT_SIZE == 2 ? Config::TILE_N / 4 : 1];
     int32_t m;
     int32_t n;
+    uint32_t matrix;
 };
 
 // Rounds the first N / 2 values of a fragment.
@@ -160,15 +176,14 @@ DEVICE void write_slots(uint32_t slot, const Values& rC, uint32_t lane) {
 // Sends COUNT written pieces from PIECE on to out, at rows row .. and the tile's columns from `column` on: by TMA, which
 // clips what lies outside.
 template <class Shape, int PIECE, int COUNT, class OutOfShape>
-DEVICE void send_slots(const TensorMap& map, const OutOfShape&, uint32_t slot, int32_t row, int32_t column,
+DEVICE void send_slots(const TensorMap& map, const OutOfShape& out, uint32_t slot, int32_t row, int32_t column,
                        uint32_t lane) {
     ptx::fence_proxy_async_shared_cta();
     __syncwarp();
     if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            ptx::cp_async_bulk_tensor_2d_store(map, column + (PIECE + i) * Shape::SLOT_COLUMNS, row,
-                                               slot + i * Shape::SLOT_BYTES);
+            store_box(map, column + (PIECE + i) * Shape::SLOT_COLUMNS, row, out.member, slot + i * Shape::SLOT_BYTES);
         }
         ptx::cp_async_bulk_commit_group();
     }

@@ -48,15 +48,23 @@
 // want of registers (C7511; of 86 kernels with narrow tails 50, and none since).
 //
 // Shared memory, in this order: a[STAGES], b[STAGES] (each a multiple of 1024 bytes, the period of the swizzle), store
-// slots (STORE_WARP_BYTES a consumer warp), full[STAGES], empty[STAGES], tile[STAGES] (8 bytes each).
+// slots (STORE_WARP_BYTES a consumer warp), full[STAGES], empty[STAGES] (8 bytes each), tile[STAGES] (8; of a batch 16).
+//
+// Layouts. A slot of a or b is rows of 64 k values where k is contiguous, and where m or n is, panels of 64 of them, each
+// 64 rows of k; 128 bytes a row either way, swizzled by TMA and read through the descriptor that says which (swizzle.cuh).
+//
+// Batch. A batch of products is one launch: the walk goes from matrix to matrix, tensor maps have a dimension more, or
+// three, and a tile's matrix travels with it (batch.cuh).
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
 // Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (STAGGERED: two, and
 // at least two slots along k), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases
-// and pitches of a and b multiples of 16 bytes; at most 2^30 tiles.
+// and pitches of a and b, from matrix to matrix too, multiples of 16 bytes; at most 3 batch dimensions and 2^30 tiles; no
+// narrow tail of a batch.
 
+#include "batch.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
 #include "pipeline.cuh"
@@ -69,10 +77,13 @@
 #include "wgmma_mma_async.cuh"
 
 constexpr int K_STEPS = Config::TILE_K / 16;                                // wgmmas along k of one slot
-constexpr int A_BYTES = Config::TILE_M * SWIZZLE_BYTES;                     // (TILE_M, TILE_K)
+constexpr int A_BYTES = Config::TILE_M * SWIZZLE_BYTES;                     // (TILE_M, TILE_K) or its transpose
 constexpr int B_BYTES = Config::TILE_N * SWIZZLE_BYTES;                     // (TILE_N, TILE_K) or its transpose
 constexpr int NARROW_BYTES = (Config::TILE_M + Config::TAIL_N) * SWIZZLE_BYTES;   // of a stage of a narrow tile
-constexpr int B_PANEL_BYTES = Config::TILE_K * SWIZZLE_BYTES;               // n-contiguous: (TILE_K, 64)
+constexpr int PANEL_COLUMNS = SWIZZLE_BYTES / 2;                            // of m or n, where these are contiguous
+constexpr int PANEL_BYTES = Config::TILE_K * SWIZZLE_BYTES;                 // (TILE_K, PANEL_COLUMNS)
+constexpr int BLOCK_BYTES = 64 * SWIZZLE_BYTES;                             // the rows of one wgmma: (64, TILE_K) of a
+static_assert(Config::A_K_MAJOR || BLOCK_BYTES == PANEL_BYTES, "64 rows of a are as many bytes whichever is contiguous");
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
@@ -85,7 +96,7 @@ struct Shared {
     alignas(ATOM_BYTES) uint8_t store[CONSUMER_WARPS][Config::STORE_WARP_BYTES];  // slots of (16, STORE_COLUMNS)
     alignas(8) uint64_t full[Config::STAGES];
     alignas(8) uint64_t empty[Config::STAGES];
-    alignas(8) Tile tile[Config::STAGES];  // that the slot belongs to; written with the first slot of a tile
+    alignas(sizeof(Tile)) Tile tile[Config::STAGES];  // that the slot belongs to; written with the first slot of a tile
 };
 static_assert(sizeof(Shared) == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
 static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES, "config.stage_bytes and Shared must agree");
@@ -110,60 +121,59 @@ struct Ring {
 
     // Says whose slot it is, before the full barrier is arrived on; and reads it, after that phase has completed and
     // before the slot is released.
-    DEVICE void put_tile(uint32_t slot, const Tile& value) const {
+    DEVICE void put_tile(uint32_t slot, const TileOf<false>& value) const {
         ptx::st_shared_v2_u32(tile + slot * 8, static_cast<uint32_t>(value.m), static_cast<uint32_t>(value.n));
     }
-    DEVICE Tile tile_at(uint32_t slot) const {
-        uint32_t words[2];
-        ptx::ld_shared_v2_u32(tile + slot * 8, words);
-        return Tile{static_cast<int32_t>(words[0]), static_cast<int32_t>(words[1])};
+    DEVICE void put_tile(uint32_t slot, const TileOf<true>& value) const {
+        const uint32_t words[4] = {static_cast<uint32_t>(value.m), static_cast<uint32_t>(value.n), value.number, 0};
+        ptx::st_shared_v4_u32(tile + slot * 16, words);
     }
+    DEVICE Tile tile_at(uint32_t slot) const {
+        constexpr int WORDS = sizeof(Tile) / 4;
+        uint32_t words[WORDS];  // m, n and, where there is one, the matrix
+        read(tile + slot * sizeof(Tile), words);
+        return Tile::at(static_cast<int32_t>(words[0]), static_cast<int32_t>(words[1]), words[WORDS / 2]);
+    }
+
+private:
+    DEVICE static void read(uint32_t address, uint32_t (&words)[2]) { ptx::ld_shared_v2_u32(address, words); }
+    DEVICE static void read(uint32_t address, uint32_t (&words)[4]) { ptx::ld_shared_v4_u32(address, words); }
 };
 
-// Loads this CTA's share of one tile of a into a slot: all of it, or half of its rows for both CTAs side by side.
-DEVICE void load_a(uint32_t target, const TensorMap& a_map, const Tile& tile, int32_t k, uint32_t barrier,
-                   uint32_t cta_rank) {
-    if constexpr (Config::CLUSTER_N > 1) {
-        constexpr int SHARE_M = Config::TILE_M / Config::CLUSTER_N;
-        ptx::cp_async_bulk_tensor_2d_load_multicast(target + cta_rank * SHARE_M * SWIZZLE_BYTES, a_map, k,
-                                                    tile.m + cta_rank * SHARE_M, barrier,
-                                                    CLUSTER_MASK);  // (SHARE_M, TILE_K)
-    } else {
-        ptx::cp_async_bulk_tensor_2d_load(target, a_map, k, tile.m, barrier);  // (TILE_M, TILE_K)
-    }
-}
-
-// Loads this CTA's share of one tile of b, N columns, into a slot: all of it, or its part of the rows of every atom stack.
-template <int N>
-DEVICE void load_b(uint32_t target, const TensorMap& b_map, int32_t n, int32_t k, uint32_t barrier, uint32_t cta_rank) {
-    constexpr int SHARE_N = N / Config::CLUSTER_M;               // k-contiguous: rows of n
-    constexpr int SHARE_K = Config::TILE_K / Config::CLUSTER_M;  // n-contiguous: rows of k in each panel
+// Loads this CTA's share of an operand's tile: EXTENT of its rows (a) or columns (b) from `first` on, times TILE_K. With
+// SHARES CTAs each loads one of as many parts for all of them: rows where k is contiguous, else k rows of every panel.
+template <bool K_MAJOR, int EXTENT, int SHARES>
+DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int32_t k, const Member& member,
+                      uint32_t barrier, uint32_t cta_rank) {
     const int32_t rank = static_cast<int32_t>(cta_rank);
-    if constexpr (Config::B_K_MAJOR && Config::CLUSTER_M == 1) {
-        ptx::cp_async_bulk_tensor_2d_load(target, b_map, k, n, barrier);  // (N, TILE_K)
-    } else if constexpr (Config::B_K_MAJOR) {
-        ptx::cp_async_bulk_tensor_2d_load_multicast(target + rank * SHARE_N * SWIZZLE_BYTES, b_map, k, n + rank * SHARE_N,
-                                                    barrier, CLUSTER_MASK);  // (SHARE_N, TILE_K)
+    if constexpr (K_MAJOR && SHARES == 1) {
+        load_box(target, map, k, first, member, barrier);  // (EXTENT, TILE_K)
+    } else if constexpr (K_MAJOR) {
+        constexpr int SHARE = EXTENT / SHARES;
+        load_box_multicast(target + rank * SHARE * SWIZZLE_BYTES, map, k, first + rank * SHARE, member, barrier,
+                           CLUSTER_MASK);  // (SHARE, TILE_K)
     } else {
+        constexpr int SHARE_K = Config::TILE_K / SHARES;
 #pragma unroll
-        for (int panel = 0; panel < N / 64; ++panel) {
-            const uint32_t panel_target = target + panel * B_PANEL_BYTES;
-            if constexpr (Config::CLUSTER_M == 1) {
-                ptx::cp_async_bulk_tensor_2d_load(panel_target, b_map, n + panel * 64, k, barrier);  // (TILE_K, 64)
+        for (int panel = 0; panel < EXTENT / PANEL_COLUMNS; ++panel) {
+            const uint32_t panel_target = target + panel * PANEL_BYTES;
+            const int32_t column = first + panel * PANEL_COLUMNS;
+            if constexpr (SHARES == 1) {
+                load_box(panel_target, map, column, k, member, barrier);  // (TILE_K, PANEL_COLUMNS)
             } else {
-                ptx::cp_async_bulk_tensor_2d_load_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, b_map,
-                                                            n + panel * 64, k + rank * SHARE_K, barrier,
-                                                            CLUSTER_MASK);  // (SHARE_K, 64)
+                load_box_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, map, column, k + rank * SHARE_K, member,
+                                   barrier, CLUSTER_MASK);  // (SHARE_K, PANEL_COLUMNS)
             }
         }
     }
 }
 
 // Loads a narrow tile of b, if the kernel has such tiles.
-DEVICE void load_tail(uint32_t target, const TensorMap& b_map, int32_t n, int32_t k, uint32_t barrier) {
-    load_b<Config::TAIL_N>(target, b_map, n, k, barrier, 0);
+DEVICE void load_tail(uint32_t target, const TensorMap& map, int32_t n, int32_t k, const Member& member,
+                      uint32_t barrier) {
+    load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1>(target, map, n, k, member, barrier, 0);
 }
-DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, uint32_t) {}
+DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, const Member&, uint32_t) {}
 using BTailMap = MapIf<(Config::TAIL_N > 0)>::type;
 
 // Whether a CTA's tile number `i` is walked with k backwards.
@@ -173,11 +183,12 @@ DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 =
 class Producer {
 public:
     DEVICE Producer(const Ring& the_ring, const TensorMap& the_a_map, const TensorMap& the_b_map,
-                    const BTailMap& the_b_tail_map, int32_t k_tiles, uint32_t the_rank)
+                    const BTailMap& the_b_tail_map, const Batch& the_batch, int32_t k_tiles, uint32_t the_rank)
         : ring(the_ring),
           a_map(the_a_map),
           b_map(the_b_map),
           b_tail_map(the_b_tail_map),
+          batch(the_batch),
           num_k_tiles(k_tiles),
           cta_rank(the_rank) {}
 
@@ -185,8 +196,9 @@ public:
         const uint32_t num_wide = schedule.num_wide();
         for (uint32_t i = 0; i < num_wide; ++i) {
             const Tile tile = schedule.wide(i);
+            const Member member = batch.b_member(batch.member(tile.matrix()));
             fill(tile, is_backward(i), Config::STAGE_BYTES, [&](uint32_t b, int32_t k, uint32_t full) {
-                load_b<Config::TILE_N>(b, b_map, tile.n, k, full, cta_rank);
+                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(b, b_map, tile.n, k, member, full, cta_rank);
             });
         }
         if constexpr (Config::TAIL_N > 0) {
@@ -194,7 +206,7 @@ public:
             for (uint32_t i = 0; i < num_narrow; ++i) {
                 const Tile tile = schedule.narrow(i);
                 fill(tile, is_backward(num_wide + i), NARROW_BYTES, [&](uint32_t b, int32_t k, uint32_t full) {
-                    load_tail(b, b_tail_map, tile.n, k, full);
+                    load_tail(b, b_tail_map, tile.n, k, Member{}, full);
                 });
             }
         }
@@ -204,13 +216,15 @@ private:
     // All slots of one tile, each of `bytes`; `load_columns(target, k, barrier)` loads its part of b.
     template <class LoadColumns>
     DEVICE void fill(const Tile& tile, bool backward, uint32_t bytes, LoadColumns load_columns) {
+        const Member member = batch.a_member(batch.member(tile.matrix()));
         for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
             const int32_t k = (backward ? num_k_tiles - 1 - k_tile : k_tile) * Config::TILE_K;
             const uint32_t full = ring.full_at(state.index);
             wait(ring.empty_at(state.index), state.parity);
             if (k_tile == 0) ring.put_tile(state.index, tile);
             ptx::mbarrier_arrive_expect_tx(full, bytes);
-            load_a(ring.a + state.index * A_BYTES, a_map, tile, k, full, cta_rank);
+            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N>(ring.a + state.index * A_BYTES, a_map, tile.m, k,
+                                                                            member, full, cta_rank);
             load_columns(ring.b + state.index * B_BYTES, k, full);
             state.advance();
         }
@@ -220,6 +234,7 @@ private:
     const TensorMap& a_map;
     const TensorMap& b_map;
     const BTailMap& b_tail_map;
+    const Batch& batch;
     const int32_t num_k_tiles;
     const uint32_t cta_rank;
     PipelineState<Config::STAGES> state{0, 1};
@@ -260,23 +275,29 @@ struct Operands {
     uint64_t b;
 
     DEVICE Operands(const Ring& ring, uint32_t a_offset)
-        : a(k_major_descriptor(ring.a + a_offset)),
-          b(Config::B_K_MAJOR ? k_major_descriptor(ring.b) : n_major_descriptor(ring.b, B_PANEL_BYTES)) {}
+        : a(descriptor<Config::A_K_MAJOR>(ring.a + a_offset)), b(descriptor<Config::B_K_MAJOR>(ring.b)) {}
+
+private:
+    template <bool K_MAJOR>
+    DEVICE static uint64_t descriptor(uint32_t address) {
+        return K_MAJOR ? k_major_descriptor(address) : mn_major_descriptor(address, PANEL_BYTES);
+    }
 };
 
 // Issues the wgmmas of row blocks FIRST .. FIRST + COUNT - 1 on a slot, to be committed; N wide, in the first accumulators
 // of rC. `STARTS`: of a tile, so there is nothing to add to.
 template <int N, int FIRST, int COUNT, bool STARTS>
 DEVICE void issue(const Operands& operands, uint32_t slot, Accumulators& rC) {
-    constexpr uint32_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : N_MAJOR_STEP;
-    constexpr uint32_t A_BLOCK = 64 * SWIZZLE_BYTES / 16;         // the next 64 rows, in the descriptor's units
+    constexpr uint32_t A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP;
+    constexpr uint32_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP;
+    constexpr uint32_t A_BLOCK = BLOCK_BYTES / 16;                // the next 64 rows, in the descriptor's units
     const uint64_t a = moved(operands.a, slot * (A_BYTES / 16));  // (WGMMAS_M x 64, TILE_K)
     const uint64_t b = moved(operands.b, slot * (B_BYTES / 16));  // (N, TILE_K)
 #pragma unroll
     for (int step = 0; step < K_STEPS; ++step) {
 #pragma unroll
         for (int block = FIRST; block < FIRST + COUNT; ++block) {  // (64, N) += (64, 16) x (16, N)
-            const uint64_t a_step = moved(a, block * A_BLOCK + step * K_MAJOR_STEP);
+            const uint64_t a_step = moved(a, block * A_BLOCK + step * A_STEP);
             const uint64_t b_step = moved(b, step * B_STEP);
             if (STARTS && step == 0) {
                 ptx::wgmma_mma_async_first<N>(rC[block], a_step, b_step);
@@ -291,16 +312,17 @@ DEVICE void issue(const Operands& operands, uint32_t slot, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(const Ring& the_ring, Shared& shared, const Out& the_out, const OutTail& the_out_tail,
-                    int32_t k_tiles, uint32_t consumer_index)
+                    const Batch& the_batch, int32_t k_tiles, uint32_t consumer_index)
         : ring(the_ring),
           out(the_out),
           out_tail(the_out_tail),
+          batch(the_batch),
           num_k_tiles(k_tiles),
           index(consumer_index),
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
           lane(threadIdx.x % WARP_THREADS),
           slots(shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp])),
-          operands(the_ring, first_block() * 64 * SWIZZLE_BYTES) {}
+          operands(the_ring, first_block() * BLOCK_BYTES) {}
 
     DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
         if constexpr (Config::STAGGERED) {
@@ -325,10 +347,11 @@ private:
         return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
     }
 
-    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out.
+    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is found
+    // out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
-    DEVICE void store(const Values& values, const OutOfShape& to, int32_t row, int32_t column) {
-        if (row < to.m) store_rows(slots, values, to, row, column, lane);  // (16, TILE_N)
+    DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
+        if (row < to.m) store_rows(slots, values, matrix_of(to, batch, matrix), row, column, lane);  // (16, TILE_N)
     }
 
     // Waits for the slot at hand.
@@ -370,7 +393,7 @@ private:
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
         release(ring, previous, lane);
 #pragma unroll
-        for (int block = 0; block < Config::WGMMAS_M; ++block) store(rC[block], to, row_of(tile, block), tile.n);
+        for (int block = 0; block < Config::WGMMAS_M; ++block) store(rC[block], to, tile.matrix(), row_of(tile, block), tile.n);
     }
 
     // PINGPONG: every second tile.
@@ -403,7 +426,7 @@ private:
         issue<N, 0, 1, true>(operands, state.index, rC);
         ptx::wgmma_commit_group();
         const Tile tile = begun_tile();
-        store(kept.values, from, kept.m, kept.n);
+        store(kept.values, from, kept.matrix, kept.m, kept.n);
         ptx::wgmma_fence();
         issue<N, 1, 1, true>(operands, state.index, rC);
         ptx::wgmma_commit_group();
@@ -426,7 +449,7 @@ private:
         ptx::wgmma_wait_group<1>();
         keep_below(rC[0]);
         release(ring, previous, lane);
-        store(rC[0], to, row_of(tile, 0), tile.n);
+        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);
         ptx::wgmma_wait_group<0>();
         keep_below(rC[1]);
         release(ring, state.index, lane);
@@ -434,6 +457,7 @@ private:
         keep<N>(kept, rC[1]);
         kept.m = row_of(tile, 1);
         kept.n = tile.n;
+        kept.matrix = tile.matrix();
     }
 
     // All tiles. A template, so that it need not be there for an fp32 out.
@@ -442,21 +466,23 @@ private:
         Kept kept;
         kept.m = out.m;  // past the end: nothing is kept yet
         kept.n = 0;
+        kept.matrix = 0;
         for (uint32_t i = 0; i < num_wide; ++i) compute_staggered(kept, out, out);
         if constexpr (Config::TAIL_N > 0) {
             if (num_narrow > 0) {
                 compute_staggered(kept, out, tail);
                 for (uint32_t i = 1; i < num_narrow; ++i) compute_staggered(kept, tail, tail);
-                store(kept.values, tail, kept.m, kept.n);
+                store(kept.values, tail, kept.matrix, kept.m, kept.n);
                 return;
             }
         }
-        store(kept.values, out, kept.m, kept.n);
+        store(kept.values, out, kept.matrix, kept.m, kept.n);
     }
 
     const Ring& ring;
     const Out& out;
     const OutTail& out_tail;
+    const Batch& batch;
     const int32_t num_k_tiles;
     const uint32_t index;  // 0 .. CONSUMERS-1
     const uint32_t warp;   // of the warpgroup
@@ -470,7 +496,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     hopper_gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
                 const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m, int32_t n, int32_t k,
-                int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide) {
+                int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
+                const __grid_constant__ Batch batch) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const Ring ring(shared);
@@ -498,13 +525,13 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) Producer(ring, a_map, b_map, b_tail_map, num_k_tiles, cta_rank).run(schedule);
+        if (threadIdx.x == 0) Producer(ring, a_map, b_map, b_tail_map, batch, num_k_tiles, cta_rank).run(schedule);
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
-        const Out out{out_map, out_base, out_pitch, m, n};
-        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n};
-        Consumer(ring, shared, out, out_tail, num_k_tiles, warpgroup - 1)
+        const Out out{out_map, out_base, out_pitch, m, n, Member{}};
+        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n, Member{}};
+        Consumer(ring, shared, out, out_tail, batch, num_k_tiles, warpgroup - 1)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
     if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made

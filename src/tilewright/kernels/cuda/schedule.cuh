@@ -2,13 +2,29 @@
 // walk. Knows tile counts and the order; nothing of bytes.
 #pragma once
 
+#include "batch.cuh"
 #include "config.cuh"
 
-// Where a tile of out begins.
-struct Tile {
-    int32_t m;  // first row
-    int32_t n;  // first column
+// Where a tile of out begins, and of a batch of outs, in which matrix.
+template <bool OF_BATCH>
+struct TileOf {
+    int32_t m;        // first row
+    int32_t n;        // first column
+    uint32_t number;  // of the matrix, 0 .. num_matrices-1
+    uint32_t unused;  // makes it 16 bytes, which are stored at once
+
+    DEVICE static TileOf at(int32_t m, int32_t n, uint32_t matrix) { return TileOf{m, n, matrix, 0}; }
+    DEVICE uint32_t matrix() const { return number; }
 };
+template <>
+struct TileOf<false> {
+    int32_t m;
+    int32_t n;
+
+    DEVICE static TileOf at(int32_t m, int32_t n, uint32_t) { return TileOf{m, n}; }
+    DEVICE uint32_t matrix() const { return 0; }
+};
+using Tile = TileOf<(Config::BATCH_DIMS > 0)>;
 
 // What the host tells of the walk, at run time: another order needs no compile.
 //
@@ -22,7 +38,7 @@ struct Walk {
     int32_t group_m;   // in clusters: 1 .. rows
     int32_t square_m;  // in clusters: 1 .. group_m
     int32_t square_n;  // in clusters: 1 .. columns
-    int32_t num_wide;  // wide tiles, in clusters: all there are, or a multiple of those in flight
+    int32_t num_wide;  // wide tiles of all matrices, in clusters: all there are, or a multiple of those in flight
 };
 
 // The walk of one CTA. The CTAs of a cluster stand beside each other (CLUSTER_M below each other, CLUSTER_N side by
@@ -39,6 +55,8 @@ struct Walk {
 //      v +------------------------+---+---+---+---+---+--
 //
 // Narrow tiles are walked along the rows: neighbours share a, the larger of their operands.
+//
+// A batch is walked matrix after matrix: all tiles of one, then those of the next. It has no tail (config.violations).
 class TileSchedule {
 public:
     DEVICE TileSchedule(int32_t m, int32_t n, const Walk& the_walk, uint32_t cta_rank)
@@ -68,14 +86,20 @@ public:
 
     // This CTA's wide tile number i.
     DEVICE Tile wide(uint32_t i) const {
-        const uint32_t index = place + i * stride;
+        uint32_t index = place + i * stride;
+        uint32_t matrix = 0;
+        if constexpr (Config::BATCH_DIMS > 0) {
+            matrix = index / (rows * columns);
+            index -= matrix * rows * columns;
+        }
         if (Config::TAIL_N > 0 && index >= rows * columns) {  // the column of the rows that have one more
-            return at(index - rows * columns, columns);
+            return at(index - rows * columns, columns, matrix);
         }
         const Part group = part_of(index, walk.group_m, rows, columns);
         const Part stretch = part_of(group.within, walk.square_n, columns, group.size);
         const Part square = part_of(stretch.within, walk.square_m, group.size, stretch.size);
-        return at(group.first + square.first + square.within % square.size, stretch.first + square.within / square.size);
+        return at(group.first + square.first + square.within % square.size, stretch.first + square.within / square.size,
+                  matrix);
     }
 
     // This CTA's narrow tile number i.
@@ -86,8 +110,8 @@ public:
         const uint32_t width = far ? narrow_far : narrow_near;
         const uint32_t row = (far ? 0 : further) + index / width;
         const uint32_t left = (far ? columns + 1 : columns) * Config::TILE_N;
-        return Tile{static_cast<int32_t>(row * Config::TILE_M),
-                    static_cast<int32_t>(left + index % width * Config::TAIL_N)};
+        return Tile::at(static_cast<int32_t>(row * Config::TILE_M),
+                        static_cast<int32_t>(left + index % width * Config::TAIL_N), 0);
     }
 
 private:
@@ -116,13 +140,14 @@ private:
     DEVICE uint32_t places_up_to(uint32_t total) const { return total > place ? (total - 1 - place) / stride + 1 : 0; }
 
     // This CTA's tile of the cluster in that row and column of clusters.
-    DEVICE Tile at(uint32_t row, uint32_t column) const {
-        return Tile{static_cast<int32_t>((row * Config::CLUSTER_M + rank % Config::CLUSTER_M) * Config::TILE_M),
-                    static_cast<int32_t>((column * Config::CLUSTER_N + rank / Config::CLUSTER_M) * Config::TILE_N)};
+    DEVICE Tile at(uint32_t row, uint32_t column, uint32_t matrix) const {
+        return Tile::at(static_cast<int32_t>((row * Config::CLUSTER_M + rank % Config::CLUSTER_M) * Config::TILE_M),
+                        static_cast<int32_t>((column * Config::CLUSTER_N + rank / Config::CLUSTER_M) * Config::TILE_N),
+                        matrix);
     }
 
     Walk walk;
-    uint32_t rows;             // in clusters; rows * columns < 2^30, kept by config.violations
+    uint32_t rows;             // in clusters; all tiles of all matrices are fewer than 2^30, kept by config.violations
     uint32_t columns;          // of wide tiles in every row, in clusters
     uint32_t further = 0;      // rows with one wide tile more
     uint32_t narrow_far = 0;   // narrow tiles of a row that has one wide tile more

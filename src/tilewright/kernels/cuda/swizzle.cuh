@@ -31,9 +31,9 @@ DEVICE uint64_t swizzle128_descriptor(uint32_t address, uint32_t leading_bytes, 
 // An operand with k contiguous: rows of 64 k values, 8 rows an atom, atoms stacked. The leading offset is unused.
 DEVICE uint64_t k_major_descriptor(uint32_t address) { return swizzle128_descriptor(address, 16, ATOM_BYTES); }
 
-// An operand with n contiguous: panels of 64 columns, each a stack of k rows of 128 bytes. Stride: the next 8 k rows.
-// Leading: the next panel.
-DEVICE uint64_t n_major_descriptor(uint32_t address, uint32_t panel_bytes) {
+// An operand with m or n contiguous: panels of 64 of them, each a stack of k rows of 128 bytes. Stride: the next 8 k
+// rows. Leading: the next panel; unused by a, of which a wgmma reads one panel.
+DEVICE uint64_t mn_major_descriptor(uint32_t address, uint32_t panel_bytes) {
     return swizzle128_descriptor(address, panel_bytes, ATOM_BYTES);
 }
 
@@ -45,7 +45,7 @@ DEVICE uint64_t moved(uint64_t descriptor, uint32_t units) {
 
 // What one k16 step adds to a descriptor, in its 16-byte units.
 constexpr uint32_t K_MAJOR_STEP = 16 * 2 / 16;               // 16 values along the row; the XOR leaves bits 7..9 alone
-constexpr uint32_t N_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel
+constexpr uint32_t MN_MAJOR_STEP = 16 * SWIZZLE_BYTES / 16;  // 16 rows down the panel
 
 // An operand tile with k contiguous, cut into panels of ROW_BYTES of k each: `panel_bytes` from panel to panel, and in
 // a panel all rows of the tile below each other. ROW_BYTES 32, 64, 128: one swizzle row; the leading offset is unused.

@@ -32,11 +32,62 @@ DEVICE void cp_async_bulk_tensor_2d_load_multicast(uint32_t target, const Tensor
         : "memory");
 }
 
+// The same of a map of rank 3, and of rank 5: the box is one of the matrices that the last coordinates name.
+DEVICE void cp_async_bulk_tensor_3d_load(uint32_t target, const TensorMap& map, int32_t x, int32_t y, int32_t z,
+                                         uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+        ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+        : "memory");
+}
+
+DEVICE void cp_async_bulk_tensor_3d_load_multicast(uint32_t target, const TensorMap& map, int32_t x, int32_t y,
+                                                   int32_t z, uint32_t barrier, uint16_t cta_mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3, %4}], [%5], %6;"
+        ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier), "h"(cta_mask)
+        : "memory");
+}
+
+DEVICE void cp_async_bulk_tensor_5d_load(uint32_t target, const TensorMap& map, int32_t x, int32_t y, int32_t z,
+                                         int32_t v, int32_t w, uint32_t barrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+        ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(w), "r"(barrier)
+        : "memory");
+}
+
+DEVICE void cp_async_bulk_tensor_5d_load_multicast(uint32_t target, const TensorMap& map, int32_t x, int32_t y,
+                                                   int32_t z, int32_t v, int32_t w, uint32_t barrier,
+                                                   uint16_t cta_mask) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3, %4, %5, %6}], [%7], %8;"
+        ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(w), "r"(barrier), "h"(cta_mask)
+        : "memory");
+}
+
 // PTX ISA, cp.async.bulk.tensor, shared to global. One thread; joins that thread's current bulk group. Elements outside
 // the matrix are not written, but an inner extent that is no multiple of 16 bytes is clipped only at the next multiple.
 DEVICE void cp_async_bulk_tensor_2d_store(const TensorMap& map, int32_t x, int32_t y, uint32_t source) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];"
                  ::"l"(&map), "r"(x), "r"(y), "r"(source)
+                 : "memory");
+}
+
+// The same of a map of rank 3, and of rank 5.
+DEVICE void cp_async_bulk_tensor_3d_store(const TensorMap& map, int32_t x, int32_t y, int32_t z, uint32_t source) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];"
+                 ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(source)
+                 : "memory");
+}
+
+DEVICE void cp_async_bulk_tensor_5d_store(const TensorMap& map, int32_t x, int32_t y, int32_t z, int32_t v, int32_t w,
+                                          uint32_t source) {
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];"
+                 ::"l"(&map), "r"(x), "r"(y), "r"(z), "r"(v), "r"(w), "r"(source)
                  : "memory");
 }
 
@@ -71,6 +122,13 @@ DEVICE void st_shared_v2_f32(uint32_t address, float first, float second) {
 
 DEVICE void st_shared_v2_u32(uint32_t address, uint32_t first, uint32_t second) {
     asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(first), "r"(second) : "memory");
+}
+
+// PTX ISA, st.shared.v4: 16 bytes, 16-byte aligned.
+DEVICE void st_shared_v4_u32(uint32_t address, const uint32_t (&words)[4]) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};"
+                 ::"r"(address), "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3])
+                 : "memory");
 }
 
 // PTX ISA, ld.shared.v2: 8 bytes, 8-byte aligned.

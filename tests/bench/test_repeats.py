@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tilewright import device, dtypes
+from tilewright import device
 from tilewright.bench import repeats, report
 from tilewright.bench.cases import FORMS
 from tilewright.kernels.ladder import RUNGS
+from tilewright.problem import packed
 
 H200 = device.preset("h200")
 
@@ -100,7 +101,7 @@ def test_a_run_that_differs_anywhere_is_named() -> None:
     from tilewright.bench.operands import Canary  # torch
 
     def differing(spoil: dict[int, Any], repeats_: int = 9) -> list[int]:
-        first, again = (Canary.around(5, 7, dtypes.BF16, device="cpu") for _ in range(2))
+        first, again = (Canary.around(packed(5, 7, 8), device="cpu") for _ in range(2))
         runs = Runs(spoil)
         found = repeats.differing(runs, first, again, repeats_)
         assert runs.count == repeats_ + 1

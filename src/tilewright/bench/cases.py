@@ -200,11 +200,11 @@ def small_cases(config: Config) -> Iterator[Case]:
     for m, n, k in ((64, 64, 72), (tile_m + 1, tile_n + 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
         yield Case(problem=packed(m, n, k), kind="integer")
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype=out_dtype), kind="integer")
-    yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
     for a_major, b_major in LAYOUTS:
         problem = packed(tile_m + 1, tile_n + 8, 2 * config.tile_k + 8, a_major=a_major, b_major=b_major, batch=(2, 2))
         yield Case(problem=wide(problem), kind="integer", num_sms=2)
         yield Case(problem=packed(tile_m, tile_n, 100, a_major=a_major, b_major=b_major, batch=(3,)), kind="integer")
+    yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
 
 
 def with_out(problem: Problem, pad: int, offset: int) -> Problem:

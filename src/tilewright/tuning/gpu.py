@@ -156,7 +156,7 @@ class GpuBench:
         self._launcher(job, [operands])(0)
         machine.wait(machine.record())
         size = problem.out_dtype.size
-        bits = operands.out.read((problem.extent_bytes["out"] // size,), np.dtype(f"u{size}"))
+        bits = operands.out.read((_out_bytes(problem) // size,), np.dtype(f"u{size}"))
         poison = POISON if size == 2 else POISON << 16 | POISON
         out = host_operand(problem, "out", bits).view
         unwritten = int(np.count_nonzero(out == poison))
@@ -167,11 +167,11 @@ class GpuBench:
         return "" if verdict.ok else str(verdict)
 
     def _make_set(self, problem: Problem, seed: int, limit: int) -> tuple[_Set, NDArray[Any], NDArray[Any]]:
-        """One set on the GPU, and its a (*batch, m, k) and b (*batch, k, n) here. `limit`: of whole numbers; 0: normal."""
+        """One set on the GPU, and its a (*batch, m, k) and b (*batch, k, n) here. `limit`: of whole numbers; or 0."""
         places = random.Random(seed)
         a = self._operand(problem, "a", limit, places.randrange(PERIOD))
         b = self._operand(problem, "b", limit, places.randrange(PERIOD))
-        sizes = (a.memory.nbytes, b.memory.nbytes, problem.extent_bytes["out"])
+        sizes = (a.memory.nbytes, b.memory.nbytes, _out_bytes(problem))
         buffers = [Buffer.allocate(self._cuda, num_bytes, self._ordinal) for num_bytes in sizes]
         buffers[0].write(a.memory)
         buffers[1].write(b.memory)
@@ -205,6 +205,12 @@ class GpuBench:
         return Reference(a[..., self._rows, :], b[..., self._columns], self._problem.out_dtype, exact=exact)
 
 
+def _out_bytes(problem: Problem) -> int:
+    """Bytes of out, the padding behind its last row included: there too nothing may be written."""
+    held = problem.footprints["out"]
+    return problem.extent_bytes["out"] + held.pitch_bytes - held.row_bytes
+
+
 def sampled_columns(n: int, seed: int) -> list[int]:
     """Up to SAMPLED_COLUMNS columns in order, the first and the last among them, one of each equal part of n."""
     if n <= SAMPLED_COLUMNS:
@@ -217,4 +223,5 @@ def sampled_columns(n: int, seed: int) -> list[int]:
 
 def set_bytes(problem: Problem) -> int:
     """Bytes that one a, b and out take, what lies between rows and matrices included."""
-    return sum(problem.extent_bytes.values())
+    extents = problem.extent_bytes
+    return extents["a"] + extents["b"] + _out_bytes(problem)

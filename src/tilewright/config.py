@@ -215,6 +215,7 @@ class Config:
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
+        problem = problem.row_major  # what a kernel computes
         wrong_types = [
             f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
             for field in dataclasses.fields(self)

@@ -160,7 +160,7 @@ def batch_cases(config: Config) -> Iterator[Case]:
                 yield Case(problem=wide(product(batch=(7,), shared=shared)), kind="integer")
     yield Case(problem=packed(128, 128, 64, batch=(1000,)))
     yield Case(problem=packed(384, 128, 256, batch=(64,)))
-    yield Case(problem=packed(4, 8, 64, batch=(30000,)), kind="integer")
+    yield Case(problem=packed(4, 8, 64, batch=(3000,)), kind="integer")
 
 
 LAYOUTS: tuple[tuple[AMajor, Major], ...] = (("k", "k"), ("k", "n"), ("m", "k"), ("m", "n"))

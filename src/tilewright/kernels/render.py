@@ -23,6 +23,7 @@ def render(family: Family, problem: Problem, config: Config, device: Device, wai
 
     `wait_limit` bounds every wait for a barrier in a debug build: after so many tries the grid traps; 0 waits forever.
     """
+    problem = problem.row_major  # what a kernel computes
     rendered = family.headers(problem, config, wait_limit)
     return unit(f"{family.name}_{_slug(problem, config)}", family.source, family.entry, rendered, device)
 

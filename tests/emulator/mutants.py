@@ -345,7 +345,11 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "tiles are computed by two CTAs",
         "single",
-        (SCHEDULE, "const uint32_t index = place + i * stride;", "const uint32_t index = place + i;"),
+        (
+            SCHEDULE,
+            "uint32_t index = place + i * stride; uint32_t matrix",
+            "uint32_t index = place + i; uint32_t matrix",
+        ),
         by="unordered copies",
     ),
     mutant(

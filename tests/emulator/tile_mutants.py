@@ -11,9 +11,9 @@ from mutants import EPILOGUE, SCHEDULE, UNIT, mutant
 _PUT = "if (k_tile == 0) ring.put_tile(state.index, tile);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
 _READ = "const Tile tile = ring.tile_at(state.index);"
-_KEPT_STORE = "store(kept.values, from, kept.m, kept.n);"
+_KEPT_STORE = "store(kept.values, from, kept.matrix, kept.m, kept.n);"
 _KEPT = "keep<N>(kept, rC[1]);"
-_BLOCK_0 = "store(rC[0], to, row_of(tile, 0), tile.n);"
+_BLOCK_0 = "store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);"
 _BLOCK_0_WAIT = "ptx::wgmma_wait_group<1>(); keep_below(rC[0]);"
 _BLOCK_1_WAIT = "ptx::wgmma_wait_group<0>(); keep_below(rC[1]);"
 _STAGGERED_SLOT = "issue<N, 0, 2, false>(operands, state.index, rC); ptx::wgmma_commit_group();"
@@ -80,8 +80,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "Tile tile_at(uint32_t slot) const { uint32_t words[2]; ptx::ld_shared_v2_u32(tile + slot * 8, words);",
-            "Tile tile_at(uint32_t slot) const { uint32_t words[2]; ptx::ld_shared_v2_u32(tile, words);",
+            "read(tile + slot * sizeof(Tile), words);",
+            "read(tile, words);",
         ),
         by=("data race", WRONG_NUMBERS),
     ),
@@ -101,7 +101,11 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "narrow tiles are loaded through the wide map",
         "tail",
-        (UNIT, "load_tail(b, b_tail_map, tile.n, k, full);", "load_tail(b, b_map, tile.n, k, full);"),
+        (
+            UNIT,
+            "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
+            "load_tail(b, b_map, tile.n, k, Member{}, full);",
+        ),
         by=("copy not waited for", "deadlock", "missing wait"),
     ),
     mutant(
@@ -131,7 +135,11 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the further wide tiles are in the first column",
         "tail",
-        (SCHEDULE, "return at(index - rows * columns, columns);", "return at(index - rows * columns, 0);"),
+        (
+            SCHEDULE,
+            "return at(index - rows * columns, columns, matrix);",
+            "return at(index - rows * columns, 0, matrix);",
+        ),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(
@@ -183,7 +191,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "what was kept goes to the place of the tile at hand",
         "staggered",
-        (UNIT, _KEPT_STORE, "store(kept.values, from, kept.m < from.m ? row_of(tile, 1) : kept.m, tile.n);"),
+        (UNIT, _KEPT_STORE, "store(kept.values, from, 0, kept.m < from.m ? row_of(tile, 1) : kept.m, tile.n);"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -201,13 +209,13 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "what was kept is not stored at the end",
         "staggered",
-        (UNIT, "return; } } store(kept.values, out, kept.m, kept.n); }", "return; } } }"),
+        (UNIT, "return; } } store(kept.values, out, kept.matrix, kept.m, kept.n); }", "return; } } }"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "what was kept is not stored at the end of a tail",
         "staggered tail",
-        (UNIT, "store(kept.values, tail, kept.m, kept.n); return;", "return;"),
+        (UNIT, "store(kept.values, tail, kept.matrix, kept.m, kept.n); return;", "return;"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -278,7 +286,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "block 1 multiplies block 0's rows",
         "staggered",
-        (UNIT, "moved(a, block * A_BLOCK + step * K_MAJOR_STEP)", "moved(a, step * K_MAJOR_STEP)"),
+        (UNIT, "moved(a, block * A_BLOCK + step * A_STEP)", "moved(a, step * A_STEP)"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -324,7 +332,11 @@ SILENT: dict[Mutant, str] = {
     mutant(
         "narrow tiles of n-contiguous b through the wide map",
         "tail of n-contiguous b",
-        (UNIT, "load_tail(b, b_tail_map, tile.n, k, full);", "load_tail(b, b_map, tile.n, k, full);"),
+        (
+            UNIT,
+            "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
+            "load_tail(b, b_map, tile.n, k, Member{}, full);",
+        ),
         by=(),
     ): "both maps load panels of 64 columns",
     mutant(

@@ -133,15 +133,21 @@ class Config:
         return -(-self.tile_n // store_columns(problem, self.tile_n))
 
     def store_warp_bytes(self, problem: Problem) -> int:
-        """Bytes of one consumer warp's store slots, up to the period of the swizzles that they are written in."""
-        slot = STORE_ROWS * store_columns(problem, self.tile_n) * problem.out_dtype.size
+        """Bytes of one consumer warp's store slots, up to the period of the swizzles that they are written in.
+
+        A narrow tile's slot may be the larger: 120 columns of bf16 are one of 3840 bytes, where 192 are three of 2048.
+        """
+        slot, narrow_slot = (
+            STORE_ROWS * store_columns(problem, width) * problem.out_dtype.size if width else 0
+            for width in (self.tile_n, self.tail_n)
+        )
         period = max(
             8 * row if row % 32 == 0 else 128
             for width in (self.tile_n, self.tail_n)
             if width
             for row in [store_columns(problem, width) * problem.out_dtype.size]
         )
-        return -(-self.store_slots * slot // period) * period
+        return -(-max(self.store_slots * slot, narrow_slot) // period) * period
 
     def store_bytes(self, problem: Problem) -> int:
         """Bytes of all store slots: each consumer warp has its own."""

@@ -45,26 +45,28 @@ def _config(**changes: Any) -> Config:
     return Config(**{"tile_m": 128, "tile_n": 64, "stages": 3, **changes})
 
 
+_SMALL = _config(tile_m=64, tile_n=32, consumers=1)
+
 CASES: dict[str, Case] = {
     "single": Case(packed(256, 128, 320), _config(), 2),
     "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
     "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
     "cluster side by side": Case(packed(256, 256, 320), _config(cluster_n=2), 2),
-    "ping-pong": Case(packed(256, 192, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
+    "ping-pong": Case(packed(192, 128, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
     # 3 x 3 tiles on 2 CTAs: 8 wide ones, then 3 narrow ones in the last row
-    "tail": Case(packed(384, 184, 192), _config(tail_n=24), 2),
+    "tail": Case(packed(192, 88, 192), _SMALL.replace(tail_n=8), 2),
     # 3 x 4 tiles on 7 CTAs: of the 7 wide ones three are in row 0, which has 1 narrow one, and the others have 4
-    "tail of two lengths": Case(packed(384, 216, 72), _config(tail_n=24), 7),
+    "tail of two lengths": Case(packed(192, 104, 72), _SMALL.replace(tail_n=8), 7),
     "tail of n-contiguous b": Case(
         packed(64, 384, 136, b_major="n"), _config(consumers=1, tile_m=64, tile_n=128, tail_n=64), 2
     ),
     "tail without TMA": Case(packed(200, 179, 136), _config(tail_n=24), 4),
     "tail in fp32": Case(packed(256, 184, 72, out_dtype="fp32"), _config(tail_n=24), 4),
     # one consumer of two row blocks; as many k tiles as slots, so that every tile begins in the same slot
-    "staggered": Case(packed(256, 256, 192), _config(consumers=1, tile_n=128, staggered=True, store_slots=1), 1),
+    "staggered": Case(packed(128, 80, 192), _config(consumers=1, tile_n=40, staggered=True, store_slots=1), 1),
     # two consumers, k of two slots, and the last row: one block, and the next past the end
     "staggered pair": Case(packed(385, 128, 65), _config(tile_m=256, stages=2, staggered=True), 1),
-    "staggered tail": Case(packed(384, 184, 200), _config(consumers=1, tail_n=24, staggered=True), 2),
+    "staggered tail": Case(packed(384, 88, 200), _config(consumers=1, tile_n=32, tail_n=8, staggered=True), 2),
     "staggered cluster": Case(packed(512, 128, 200), _config(consumers=1, cluster_m=2, staggered=True), 2),
     "staggered cluster side by side": Case(packed(129, 256, 200), _config(consumers=1, cluster_n=2, staggered=True), 2),
     "squares": Case(packed(4 * 64, 5 * 16, 72), _config(consumers=1, tile_m=64, tile_n=16, group_m=3, square=2), 3),
@@ -84,7 +86,7 @@ CASES: dict[str, Case] = {
     "batch, predicated stores": Case(wide(packed(129, 67, 136, batch=(2, 2))), _config(store_slots=1), 2),
     "batch in clusters": Case(packed(256, 64, 136, b_major="n", batch=(3,)), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
-    "predicated stores": Case(packed(129, 131, 136), _config(tile_n=128), 2),
+    "predicated stores": Case(packed(65, 131, 136), _config(tile_n=128), 1),
     "many stores": Case(packed(64, 384, 200), _config(tile_m=64, tile_n=192, consumers=1), 1),
 }
 

@@ -14,7 +14,7 @@ from tilewright.kernels.hopper import HOPPER
 from tilewright.problem import packed
 
 SMALL = Config(tile_m=128, tile_n=128)
-SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3)]
+SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]
 
 # (what the shape reaches, problem, config, SMs)
 CASES = {
@@ -53,7 +53,6 @@ NARROW = Config(tile_m=64, tile_n=16, consumers=1, stages=2, group_m=4)
 # The same, of what Config.tail_n, staggered and square bring.
 FORMS = {
     "staggered 256x192, k of two slots": (packed(300, 192, 65), STAGGERED.replace(tile_n=192, store_slots=3), 1),
-    "staggered 256x192, k of exactly the ring": (packed(256, 384, 192), STAGGERED.replace(tile_n=192), 1),
     "staggered 256x128, a kept block past the last row": (packed(385, 128, 128), STAGGERED.replace(tile_n=128), 1),
     "staggered 256x200": (packed(136, 208, 200), STAGGERED.replace(tile_n=200, store_slots=1), 1),
     "staggered 256x200, a tail of 72": (
@@ -62,7 +61,7 @@ FORMS = {
         2,
     ),
     "staggered 256x192, a tail of 120, one further row": (
-        packed(257, 296, 136),
+        packed(257, 296, 72),
         STAGGERED.replace(tile_n=192, tail_n=120),
         3,
     ),
@@ -81,17 +80,22 @@ FORMS = {
         Config(tile_n=72, stages=2, consumers=1, staggered=True, k_back_and_forth=True),
         1,
     ),
-    "a tail of 120, k of one slot": (packed(256, 536, 64), Config(tile_n=200, stages=2, tail_n=120), 5),
-    "a tail of 64, n contiguous": (packed(256, 384, 136, b_major="n"), SMALL.replace(tail_n=64), 4),
+    "a tail of 120, k of one slot": (packed(128, 536, 64), Config(tile_n=200, stages=2, tail_n=120), 2),
+    "a tail of 64, n contiguous": (packed(128, 384, 136, b_major="n"), SMALL.replace(tail_n=64), 2),
     "a tail in fp32, several narrow tiles a CTA": (
-        packed(384, 216, 72, out_dtype="fp32"),
-        SMALL.replace(tile_n=64, tail_n=8),
-        8,
+        packed(192, 216, 72, out_dtype="fp32"),
+        SMALL.replace(tile_m=64, consumers=1, tile_n=72, tail_n=8),
+        5,
     ),
     "a tail of fp32 rows that TMA cannot store": (
         packed(130, 211, 72, out_dtype="fp32"),
         SMALL.replace(tile_n=72, tail_n=40),
         4,
+    ),
+    "a tail whose slot is larger than a wide tile's": (
+        packed(64, 280, 64),
+        Config(tile_m=64, tile_n=128, stages=2, consumers=1, store_slots=1, tail_n=120),
+        2,
     ),
     "a tail that is not worth it": (packed(384, 384, 72), SMALL.replace(tail_n=120), 5),
     "staggered cluster, squares": (
@@ -104,8 +108,8 @@ FORMS = {
         Config(tile_m=64, tile_n=32, stages=2, pingpong=True, group_m=3, square=2),
         3,
     ),
-    "squares of 3 in groups of 4": (packed(7 * 64, 5 * 16, 72), NARROW.replace(square=3), 3),
-    "squares of 4 in groups of 4, a tail": (packed(6 * 64, 6 * 16, 72), NARROW.replace(square=4, tail_n=8), 5),
+    "squares of 3 in groups of 4": (packed(7 * 64, 4 * 16, 64), NARROW.replace(square=3), 3),
+    "squares of 4 in groups of 4, a tail": (packed(6 * 64, 6 * 16, 64), NARROW.replace(square=4, tail_n=8), 5),
     "squares wider than out": (packed(3 * 64, 2 * 16, 72), NARROW.replace(square=9), 1),
 }
 
@@ -134,10 +138,10 @@ def test_small_whole_numbers_are_exact(case: str) -> None:
 def test_every_form_is_exact_and_silent_under_three_schedules(case: str) -> None:
     problem, config, num_sms = FORMS[case]
     config.check(problem, H200)
-    for schedule in ("lazy", "eager", "random"):
+    for policy, seed in SCHEDULES:
         given = product(problem, whole=True)
-        backend = multiply(given, config, num_sms=num_sms, schedule=schedule, seed=1, checks=True)
-        assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all(), schedule
+        backend = multiply(given, config, num_sms=num_sms, schedule=policy, seed=seed, checks=True)
+        assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all(), policy
         assert (given.out[:, problem.n :] == 3).all()
         assert backend.findings == ()
 

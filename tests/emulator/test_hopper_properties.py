@@ -44,7 +44,7 @@ class Draw:
 
 
 # (tile_m, tile_n, consumers): small ones, since each draw is a compile.
-TILES = [(64, 16, 1), (64, 24, 1), (64, 64, 1), (64, 64, 2), (128, 32, 2), (128, 64, 1), (256, 64, 2)]
+TILES = [(64, 16, 1), (64, 24, 1), (64, 64, 1), (64, 64, 2), (128, 32, 2), (128, 64, 1), (256, 32, 2)]
 
 
 @st.composite

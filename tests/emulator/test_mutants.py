@@ -13,7 +13,7 @@ from gemm import CASES, Mutant, binary, outcome, source
 from mutants import MUTANTS
 from tile_mutants import SILENT, TILE_MUTANTS
 
-SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1), ("random", 2), ("random", 3)]
+SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]
 
 PROTOCOL = (
     "mbarrier.",
@@ -28,20 +28,31 @@ PROTOCOL = (
 )
 _AT_THE_END = "no lane hands anything to another after it"
 _REGISTERS = "PTX has no register count of its own: what more registers a warpgroup uses, only ptxas knows"
+_PLACE_READ = "one after a tile's place is read, which is written again only when a later warp barrier has been passed"
+_FENCED = "no thread touches accumulators between two wgmmas of a tile: that of the first slot is enough"
 # By case: opcodes that may be left out with no report, how many of them, and why no report is right.
 EQUIVALENT: dict[str, dict[str, tuple[int, str]]] = {
     "cluster": {
-        "bar.warp.sync": (3, f"one before the slots, which this shape never fills twice; two where {_AT_THE_END}"),
-        "cp.async.bulk.wait_group.read": (1, "this shape never fills a slot twice"),
+        "bar.warp.sync": (3, f"{_PLACE_READ}; two where {_AT_THE_END}"),
+        "wgmma.fence.sync.aligned": (1, _FENCED),
         "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
     },
     "ping-pong": {
-        "bar.warp.sync": (2, _AT_THE_END),
+        "bar.warp.sync": (3, f"{_PLACE_READ}; two where {_AT_THE_END}"),
+        "wgmma.fence.sync.aligned": (1, _FENCED),
         "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
     },
-    "many stores": {"bar.warp.sync": (2, _AT_THE_END)},
-    "predicated stores": {
+    "staggered": {
         "bar.warp.sync": (2, _AT_THE_END),
+        "wgmma.commit_group.sync.aligned": (1, "block 0's first group is waited for with block 1's, never alone"),
+        "wgmma.fence.sync.aligned": (3, _FENCED),
+    },
+    "predicated stores": {
+        "bar.warp.sync": (
+            3,
+            f"one before the first slot is written, after that of the tile's place; two where {_AT_THE_END}",
+        ),
+        "wgmma.fence.sync.aligned": (1, _FENCED),
         "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
     },
 }
@@ -68,9 +79,8 @@ def test_planted_bug_is_reported_with_its_rule(mutant: Mutant) -> None:
 
 @pytest.mark.parametrize("mutant", SILENT, ids=lambda mutant: mutant.name)
 def test_an_edit_that_leaves_the_kernel_right_is_not_reported(mutant: Mutant) -> None:
-    for policy, seed in SCHEDULES[:3]:
-        result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=policy, seed=seed)
-        assert result.is_silent, f"{SILENT[mutant]}: {result}"
+    result = outcome(mutant.on, binary(mutant.unit()).ptx)
+    assert result.is_silent, f"{SILENT[mutant]}: {result}"
 
 
 @pytest.mark.parametrize("case", EQUIVALENT)

@@ -2,7 +2,6 @@
 // walk. Knows tile counts and the order; nothing of bytes.
 #pragma once
 
-#include "batch.cuh"
 #include "config.cuh"
 
 // Where a tile of out begins, and of a batch of outs, in which matrix.

@@ -141,6 +141,13 @@ def test_a_read_of_what_was_never_written_is_told_from_one_of_an_accumulator_in_
         assert caught.value.rule == rule
 
 
+def test_accumulators_of_which_one_is_another_register_are_reported() -> None:
+    text = FILL + PRED + "mov.b32 %f5, %r0;\n" + FENCE + FIRST + AGAIN.replace("%f2,", "%f5,") + COMMIT + WAIT + STORE
+    with pytest.raises(EmulationError, match=r"%f1 is an accumulator of .* in another place") as caught:
+        execute(kernel(text, SHARED), given()[0], block=128, out_bytes=2048)
+    assert caught.value.rule == "accumulator in flight"
+
+
 def test_accumulators_written_after_the_fence_are_reported() -> None:
     data, _, _ = given()
     use = FENCE + FIRST + COMMIT + WAIT + "add.f32 %f1, %f1, %f1;\n" + AGAIN + COMMIT + WAIT + STORE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -330,7 +331,7 @@ def _tile(team: Team, site: Site, form: WgmmaForm, scale: bool, num_rows: int) -
     first = held[0]
     if form.a:
         _check_fenced(team, site, form.a)
-    if isinstance(first, InFlight) and first.tile.slices == held:
+    if isinstance(first, InFlight) and _are_the_same(first.tile.slices, held):
         first.tile.site = site
         found: Tile = first.tile
         return found
@@ -349,6 +350,11 @@ def _tile(team: Team, site: Site, form: WgmmaForm, scale: bool, num_rows: int) -
     else:
         values = np.zeros((num_rows, shape.n), np.int32 if shape.d == "s32" else np.float32)
     return Tile(values, len(form.d), site)
+
+
+def _are_the_same(slices: tuple[InFlight, ...], held: tuple[Any, ...]) -> bool:
+    """Whether registers hold just these: by identity, since some may hold arrays."""
+    return len(slices) == len(held) and all(map(operator.is_, slices, held))
 
 
 def _a_from_registers(registers: tuple[Array, ...], shape: Shape, num_rows: int) -> Array:

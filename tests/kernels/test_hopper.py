@@ -128,8 +128,8 @@ def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple
     [
         (True, 24),
         (False, 8),
-        pytest.param(True, 300, marks=pytest.mark.slow),
-        pytest.param(False, 150, marks=pytest.mark.slow),
+        pytest.param(True, 120, marks=pytest.mark.slow),
+        pytest.param(False, 60, marks=pytest.mark.slow),
     ],
 )
 def test_whatever_is_legal_compiles_clean(near_the_limit: bool, count: int) -> None:

@@ -187,3 +187,18 @@ def test_shapes_are_refused_as_on_a_gpu() -> None:
 def test_the_emulated_backend_speaks_the_protocol_of_the_host() -> None:
     backend: Protocol = emulated(limit_s=3.0)
     assert backend.limit_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({"seed": -1}, "seed = -1"),
+        ({"seed": True}, "seed = True"),
+        ({"limit_s": "60"}, "limit_s = '60'"),
+        ({"limit_s": float("nan")}, "limit_s = nan"),
+        ({"device": 3}, "device 3"),
+    ],
+)
+def test_choices_that_mean_nothing_are_refused_when_an_emulator_is_made(choice: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UnsupportedError, match=sentence):
+        tilewright.Emulator(**choice)

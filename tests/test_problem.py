@@ -11,6 +11,11 @@ from tilewright.errors import DTypeError, LayoutError, ShapeError
 from tilewright.problem import MAX_EXTENT, Problem, checked, packed
 
 
+def test_what_a_batch_shares_is_a_or_b() -> None:
+    with pytest.raises(LayoutError, match="shared = 'out'"):
+        packed(8, 8, 8, batch=(2,), shared="out")
+
+
 def test_packed_pitches_are_the_smallest_that_tma_reads() -> None:
     problem = packed(3, 5, 9, b_major="n")
     assert (problem.a_pitch, problem.b_pitch, problem.out_pitch) == (16, 8, 5)

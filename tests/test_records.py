@@ -150,6 +150,7 @@ JUNK = [
     record().line().encode().replace(b'"rounds": 9', b'"rounds": true'),
     record().line().encode().replace(b'"date"', b'"day"'),
     b'{"key": "' + record().key.encode() + b'", "config": ' + b"[" * 100_000,
+    b'{"key": "' + record().key.encode() + b'", "forgotten": true, "config": ' + b"[" * 100_000,
 ]
 
 

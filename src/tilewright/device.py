@@ -101,7 +101,7 @@ def preset(name: str) -> Device:
 
     Raises: UnsupportedError: no such preset.
     """
-    found = _PRESETS.get(name.lower())
+    found = _PRESETS.get(name.lower()) if isinstance(name, str) else None
     if found is None:
         raise UnsupportedError(
             asked=f"device {name!r}",

@@ -47,7 +47,19 @@ class Emulator:
         max_blocks: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Raises: UnsupportedError: no such preset."""
+        """Raises: UnsupportedError: no such preset, or a seed or limit that is none."""
+        if type(seed) is not int or seed < 0:
+            raise UnsupportedError(
+                asked=f"an Emulator with seed = {seed!r}",
+                rule="a seed is a whole number from 0 up",
+                works="pass seed=0",
+            )
+        if limit_s is not None and (not isinstance(limit_s, int | float) or limit_s != limit_s):
+            raise UnsupportedError(
+                asked=f"an Emulator with limit_s = {limit_s!r}",
+                rule="a limit is a number of seconds",
+                works="pass limit_s=60, or None for no limit",
+            )
         from tilewright.backends.emulated import emulated  # here: naming the class loads no emulator
 
         self._backend = emulated(

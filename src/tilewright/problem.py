@@ -256,6 +256,10 @@ def packed(
     m, n, k = (_whole(name, extent, ShapeError) for name, extent in (("m", m), ("n", n), ("k", k)))
     in_type = dtypes.by_name(dtype)
     out_type = in_type if out_dtype is None else dtypes.by_name(out_dtype)
+    if shared not in ("", "a", "b"):
+        raise LayoutError(
+            asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
+        )
     step = TMA_ALIGNMENT_BYTES // in_type.size
     a_rows, a_pitch = (m, _round_up(max(k, 1), step)) if a_major == "k" else (k, _round_up(max(m, 1), step))
     b_rows, b_pitch = (n, _round_up(max(k, 1), step)) if b_major == "k" else (k, _round_up(max(n, 1), step))

@@ -339,9 +339,10 @@ def _is_forgotten(line: bytes) -> bool:
     if b'"forgotten": true' not in line:
         return False
     try:
-        return json.loads(line).get("forgotten") is True
-    except ValueError:
+        fields = json.loads(line)
+    except (RecursionError, ValueError):
         return False
+    return isinstance(fields, dict) and fields.get("forgotten") is True
 
 
 def _warn(name: str, reason: str, kind: str = "read") -> None:

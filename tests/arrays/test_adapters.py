@@ -48,6 +48,21 @@ def test_other_typestrings_are_refused_as_they_are_spelled(typestring):
         CudaInterfaceAdapter().view(Interface(typestr=typestring), "b")
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((1, 8), (3, 2)), ((8, 1), (2, -7)), ((0, 8), (3, 5)), ((2, 1, 8), (16, 7, 2))]
+)
+def test_a_stride_that_reaches_no_second_element_may_be_any_number(shape, strides):
+    CudaInterfaceAdapter().view(Interface(shape=shape, strides=strides), "a")
+    array = np.lib.stride_tricks.as_strided(np.zeros(64, np.float16), shape, strides)
+    assert NumpyAdapter().view(array, "a").shape == shape
+
+
+def test_numpys_masked_arrays_are_refused():
+    masked = np.ma.masked_less(np.ones((8, 8), np.float16), 2)
+    with pytest.raises(UnsupportedError, match=r"MaskedArray.*\.filled\(0\)"):
+        Dispatcher(FakeCompiler).matmul(masked, masked)
+
+
 def test_a_mask_a_torn_stride_and_a_read_only_out_are_refused():
     adapter = CudaInterfaceAdapter()
     with pytest.raises(UnsupportedError, match="mask"):

@@ -37,7 +37,8 @@ def test_a_file_of_groups_is_read_and_its_comment_is_none(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "content", ['{"a": [[1, 2]]}', '{"a": [[1, 2, 0]]}', '{"a": [[1, 2, "3"]]}', '{"a": [7]}', "[1]", "{", None]
+    "content",
+    ['{"a": [[1, 2]]}', '{"a": [[1, 2, 0]]}', '{"a": [[1, 2, "3"]]}', '{"a": [7]}', "[1]", "[" * 100_000, "{", None],
 )
 def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "own.json"

@@ -109,6 +109,20 @@ def test_what_cannot_be_asked_is_refused_before_a_device_is_opened(words: tuple[
     assert sentence in refused("bench", *words)
 
 
+def test_rows_that_are_no_json_are_refused_where_a_run_would_go_on(measured: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe")
+    assert "rows.jsonl" in refused("bench", "tiny", "--into", str(tmp_path))
+    assert measured == []
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(
+    measured: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "--into" in refused("bench", "tiny", "--into", str(tmp_path / "file"))
+    assert measured == []
+
+
 def test_rows_of_elsewhere_are_shown_without_a_gpu(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     rows = [row(name, (64, 32, 16), "steady") for name in ("cublas", "cublaslt", "tilewright")]

@@ -34,6 +34,23 @@ def test_an_unknown_rung_is_refused_with_the_known_ones() -> None:
     assert "v01_simt, v02_tensor_cores" in refused("ladder", "--rungs", "v42")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ladder", "--rungs", "v03", "--size", "64", "--into"),
+        ("ceilings", "--into"),
+        ("emulate", "none.ptx", "--launch", "none.toml", "--save"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert f"{words[-1]} {file}: results are written there" in refused(*words, str(file))
+    assert file.read_text() == "mine"
+
+
 @pytest.fixture
 def measured(gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A GPU whose every rung is timed at 500 TFLOPS; what was asked for."""

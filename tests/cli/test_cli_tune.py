@@ -166,6 +166,14 @@ def test_what_cannot_be_tuned_is_refused(words: tuple[str, ...], sentence: str) 
     assert sentence in refused("tune", *words)
 
 
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tuner: dict[str, Any], tmp_path: Path
+) -> None:
+    sentence = refused("tune", "64", "64", "64", "--into", str(tmp_path / "none" / "rows.jsonl"))
+    assert "cannot be written" in sentence
+    assert "problems" not in tuner
+
+
 # -- the other commands ------------------------------------------------------------------------------------------------
 
 

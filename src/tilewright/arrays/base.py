@@ -135,13 +135,13 @@ def numpy_dtype(dtype: np.dtype[Any], name: str) -> DType:
     return named_dtype(dtype.name, name)
 
 
-def element_strides(strides_bytes: Sequence[int], dtype: DType, name: str) -> tuple[int, ...]:
-    """Strides in elements.
+def element_strides(shape: Sequence[int], strides_bytes: Sequence[int], dtype: DType, name: str) -> tuple[int, ...]:
+    """Strides in elements; one that reaches no second element means nothing and may be any number.
 
     Raises: LayoutError: a stride that ends inside an element.
     """
-    for stride in strides_bytes:
-        if stride % dtype.size:
+    for extent, stride in zip(shape, strides_bytes, strict=True):
+        if stride % dtype.size and extent > 1 and 0 not in shape:
             raise LayoutError(
                 asked=f"{name} with a stride of {stride} bytes",
                 rule=f"elements of {dtype} lie {dtype.size} bytes apart, or a multiple of that",

@@ -76,7 +76,7 @@ def _view(interface: dict[str, Any], name: str) -> View:
         strides_bytes = _whole_numbers(strides_bytes, name, "strides")
         if len(strides_bytes) != len(shape):
             raise _malformed(name, "strides", strides_bytes, f"None, or as many numbers as shape has, {len(shape)}")
-    strides = packed_strides(shape) if strides_bytes is None else element_strides(strides_bytes, dtype, name)
+    strides = packed_strides(shape) if strides_bytes is None else element_strides(shape, strides_bytes, dtype, name)
     return View(address, shape, strides, dtype, Location("cuda", UNKNOWN_ORDINAL))
 
 

@@ -30,7 +30,7 @@ class CupyAdapter(Adapter):
         return View(
             array.data.ptr,
             tuple(array.shape),
-            element_strides(array.strides, dtype, name),
+            element_strides(array.shape, array.strides, dtype, name),
             dtype,
             Location("cuda", array.device.id),
         )

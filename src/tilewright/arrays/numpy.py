@@ -21,11 +21,17 @@ class NumpyAdapter(Adapter):
     def owns(kind: type) -> bool:
         return issubclass(kind, np.ndarray)
 
+    @staticmethod
+    def refusal_of(kind: type) -> tuple[str, str] | None:
+        if issubclass(kind, np.ma.MaskedArray):
+            return "a product has no missing elements", "pass .filled(0), or the elements without their mask, .data"
+        return None
+
     def view(self, array: Any, name: str) -> View:
         dtype = numpy_dtype(array.dtype, name)
         if name == "out" and not array.flags.writeable:
             raise read_only(name, self.library)
-        strides = element_strides(array.strides, dtype, name)
+        strides = element_strides(array.shape, array.strides, dtype, name)
         return View(array.ctypes.data, array.shape, strides, dtype, Location("host", 0))
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:

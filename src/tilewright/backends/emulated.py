@@ -193,7 +193,7 @@ class EmulatedBackend:
 
 def emulated(model: str | Device = "h200", **choices: Any) -> EmulatedBackend:
     """An emulated device, by itself or by its name in device.PRESETS."""
-    return EmulatedBackend(model=devices.preset(model) if isinstance(model, str) else model, **choices)
+    return EmulatedBackend(model=model if isinstance(model, Device) else devices.preset(model), **choices)
 
 
 def host_bytes(address: int, num_bytes: int) -> NDArray[np.uint8]:

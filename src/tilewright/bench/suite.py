@@ -161,9 +161,11 @@ def _from_word(word: str) -> list[Entry]:
 def _from_file(path: Path) -> list[Entry]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}")
         groups = {group: own for group, own in content.items() if isinstance(own, list)}
         return [Entry(group, _shape(sizes)) for group, own in groups.items() for sizes in own]
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise UnsupportedError(
             asked=f"the suite in {path}",
             rule=f'it is no JSON of {{"group": [[M, N, K], ...]}}: {error}',

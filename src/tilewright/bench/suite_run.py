@@ -201,7 +201,7 @@ def records_in(path: Path) -> Records:
     """
     try:
         known = {str(problem): list(words) for problem, words in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, RecursionError, ValueError, AttributeError, TypeError) as error:
         raise UnsupportedError(
             asked=f"records from {path}",
             rule=f"it is no JSON object of problem to KEY=VALUE words ({type(error).__name__})",
@@ -257,7 +257,7 @@ def rows_in(path: Path) -> list[Row]:
     try:
         text = path.read_text()
         return Journal.opened(path).measured if path.suffix == ".jsonl" else list(json.loads(text)["rows"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, RecursionError, ValueError, KeyError, TypeError) as error:
         raise UnsupportedError(
             asked=f"rows from {path}",
             rule=f"a file of rows is JSON lines in .jsonl, or an object with facts and rows ({type(error).__name__})",

@@ -81,7 +81,10 @@ def bench(
             known(problem)
     if tuned_from is not None:
         rows_in(tuned_from)
+    if (into / ROWS_FILE).exists():
+        rows_in(into / ROWS_FILE)
     _check_gpu()
+    terminal.check_folder("--into", into)
     journal = Journal.opened(into / ROWS_FILE)
     rows = _measured(shapes, options, journal)
     compilers = sorted({row["compiler"] for row in rows if row.get("compiler")})

@@ -34,6 +34,8 @@ def ceilings(
     from tilewright.dtypes import by_name  # NumPy, which --help does not need
 
     names = [by_name(name).name for name in dtypes.split(",")]
+    if into is not None:
+        terminal.check_folder("--into", into)
     reason = "--emulate" if emulate else why_no_gpu()
     rows = rows_here(reason, names, rounds)
     show(rows, {"device": "emulator"} if reason else facts_here(rows), into)

@@ -126,6 +126,9 @@ def emulate(
     else:
         from tilewright.cli.build import sizes_of
 
+        if save is not None:
+            raise typer.BadParameter("it goes with FILE and --launch", param_hint="--save")
+
         ((m, n, k),) = sizes_of(what)
         problem = request.problem(
             m,
@@ -255,6 +258,8 @@ def _file(what: list[str], launch: Path | None, save: Path | None, choices: dict
 
     if len(what) != 1 or launch is None or not what[0].endswith((".ptx", ".cu")):
         raise typer.BadParameter("give M N K, or one .ptx or .cu file and --launch FILE.toml")
+    if save is not None:
+        terminal.check_folder("--save", save)
     path = Path(what[0])
     described = emulated_file.read(launch)
     ptx = _text(path) if path.suffix == ".ptx" else _compiled(path, described.entry)

@@ -57,6 +57,8 @@ def ladder(
     from tilewright.bench.ladder import named  # plans and kernels, which --help does not need
 
     names = named(rungs)
+    if into is not None:
+        terminal.check_folder("--into", into)
     reason = "--emulate" if emulate else _why_no_gpu()
     problem = _problem(size or (EMULATED_SIZE if reason else GPU_SIZE))
     ceiling_rows: list[dict[str, Any]] = []

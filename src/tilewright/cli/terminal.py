@@ -10,14 +10,16 @@ import json
 import os
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnsupportedError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,6 +102,38 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
     typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def check_folder(option: str, folder: Path) -> None:
+    """Makes the folder that results go to: before hours of measuring, not after.
+
+    Raises: UnsupportedError: it cannot be made, or nothing can be written there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(option, folder, error, "a folder") from error
+
+
+def check_file(option: str, path: Path) -> None:
+    """Makes the file that results are appended to.
+
+    Raises: UnsupportedError: it cannot be opened for that.
+    """
+    try:
+        path.open("a").close()
+    except OSError as error:
+        raise _unwritable(option, path, error, "a file in an existing folder") from error
+
+
+def _unwritable(option: str, path: Path, error: OSError, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        asked=f"{option} {path}",
+        rule=f"results are written there, and it cannot be written ({error.strerror or error})",
+        works=f"name {what} that you may write",
+    )
 
 
 def count_text(count: int, one: str, many: str) -> str:

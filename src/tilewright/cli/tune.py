@@ -71,6 +71,8 @@ def tune(
     if build is not None:
         _build(named, build, device, num_sms, candidates)
         return
+    if into is not None:
+        terminal.check_file("--into", into)
     outcomes: list[Tuned] = []
     with _progress_bar(len(named)) as (advance, tell):
         for tuned in _tuned(named, num_sms, candidates, budget_s, keep, tell):

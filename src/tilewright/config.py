@@ -197,9 +197,7 @@ class Config:
         return further * max(0, -(-(rest - self.tile_n) // self.tail_n)) + (rows - further) * -(-rest // self.tail_n)
 
     def _narrow_waves(self, problem: Problem, grid: int, wide: int) -> float:
-        """The time of the narrow tiles in units of one wide tile."""
-        if self.tail_n == 0:
-            return 0.0
+        """The time of the narrow tiles in units of one wide tile; there is a `tail_n`."""
         return -(-self.narrow_tiles(problem, wide) // grid) * self.tail_n / self.tile_n
 
     def has_too_many_tiles(self, problem: Problem) -> bool:

@@ -24,8 +24,9 @@ _FILL_BYTES_PER_CYCLE = 64
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
 _STORE_VALUES_PER_CYCLE = 2.5  # a warp
-# Of that, hidden where a consumer's row blocks are staggered. Measured, H200, 2026-11-30, 8192^3: 256x192 takes 200,500
-# cycles a tile, 196,608 of them on the tensor cores.
+# Of that, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
+# 256x192 200,500 cycles a tile at 8192^3, 196,608 of them on the tensor cores (H200, 2026-11-30), before its stores
+# went out in one batch.
 _STAGGERED_HIDES = 0.6
 # First bytes from memory, first wgmmas, last store: from the 2.2 us of the best tiny kernels less the launch.
 _RAMP_US = 1.4
@@ -37,7 +38,9 @@ _MULTICAST_SHARE = 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # A slot of a narrow tile lands so long after it was asked for: with s stages a k tile takes at least this / (s - 1).
-# Fitted, H200, 2026-11-30: 256x192 with narrow tiles of 80 and 128 columns takes 0.7 of a wide tile for each of them.
+# Fitted, H200, 2026-11-30, 3 stages: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
+# clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
+# 96.
 _NARROW_LATENCY_CYCLES = 2250
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
 _BACK_AND_FORTH_SAVING = 0.11

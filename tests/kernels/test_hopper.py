@@ -134,7 +134,7 @@ def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple
 )
 def test_whatever_is_legal_compiles_clean(near_the_limit: bool, count: int) -> None:
     """violations() is the one home of legality, also for configs that no space has. Measured, NVRTC 13.5, 2026-11-30:
-    640 of such configs, none spills."""
+    212 of such configs, none spills."""
     drawn = legal_configs(random.Random(count), near_the_limit=near_the_limit)
     for problem, config in islice(drawn, count):
         assert not flaws(build(render(HOPPER, problem, config, H200))), f"{config} for {problem}"

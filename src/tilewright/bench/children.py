@@ -35,16 +35,17 @@ def run_limited(command: Sequence[str], limit_s: float) -> tuple[int | None, str
     try:
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        _kill(process)
+        kill(process)
         output, _ = process.communicate()
         return None, output
     except BaseException:  # Ctrl-C reaches this session alone, not the child's
-        _kill(process)
+        kill(process)
         raise
     return process.returncode, output
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
+def kill(process: subprocess.Popen[Any]) -> None:
+    """Ends a child that began a session of its own, and what it started. The caller waits for it."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # the child's own session: a profiler and the program under it
 

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import records
+from tilewright.bench.children import kill
 from tilewright.bench.floor import floor
 from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
@@ -365,8 +365,7 @@ class Run:
 def stop(child: subprocess.Popen[bytes]) -> None:
     """Ends the child and what it started, if it still runs."""
     if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # its own session
+        kill(child)
         child.wait()
 
 

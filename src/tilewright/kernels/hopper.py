@@ -24,8 +24,9 @@ from tilewright.problem import MAX_BATCH_DIMS, Problem
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
 # fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,
 # H200, 2026-11-29, 8192^3: 686 and 682 TFLOPS). Store slots: a row block at once where it fits, half a one else.
-# Measured, H200, 2026-11-30, 8192^3, TFLOPS in bursts and steady: 256x200 staggered 839 and 704; 256x192 in halves, not
-# staggered, 811 and 688; ping-pong 128x192 799 and 672; 128x256 792 and 659; cuBLAS 794 and 665.
+# Measured, H200, 2026-11-30, 8192^3, TFLOPS in bursts and steady, of several runs: 256x200 staggered 839 and 704,
+# cuBLAS 794 and 665 beside it; ping-pong 128x192 799 and 672, 128x256 792 and 662, cuBLAS 785 to 788 and 657 to 670
+# beside them (benchmarks/results, sweeps).
 _STAGGERED = (
     Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True, k_back_and_forth=True),
     Config(tile_m=256, tile_n=192, stages=3, store_slots=3, staggered=True, k_back_and_forth=True),

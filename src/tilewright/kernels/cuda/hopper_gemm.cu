@@ -56,6 +56,13 @@
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix, tensor maps have a dimension more, or
 // three, and a tile's matrix travels with it (batch.cuh).
 //
+// Few rows. With SWAP out is computed transposed: its columns are the rows of the tiles in the picture above, and slots
+// are stored with rows and columns exchanged (transposed.cuh; OUT_TRANSPOSED). m and n, a and b are those of out^T.
+//
+// Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
+//
+// Dependent launch. Barriers and maps are made ready while the launch before still runs; then every thread waits for it.
+//
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
@@ -73,6 +80,7 @@
 #include "ptx/misc.cuh"
 #include "ptx/wgmma.cuh"
 #include "schedule.cuh"
+#include "split.cuh"
 #include "swizzle.cuh"
 #include "wgmma_mma_async.cuh"
 
@@ -87,7 +95,7 @@ static_assert(Config::A_K_MAJOR || BLOCK_BYTES == PANEL_BYTES, "64 rows of a are
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
-constexpr uint16_t CLUSTER_MASK = (1 << Config::CLUSTER) - 1;
+constexpr uint16_t CLUSTER_MASK = (1 << Config::SHARING) - 1;
 constexpr uint32_t CONSUMER_WARPS = Config::CONSUMERS * WARPGROUP_WARPS;
 
 struct Shared {
@@ -98,7 +106,7 @@ struct Shared {
     alignas(8) uint64_t empty[Config::STAGES];
     alignas(sizeof(Tile)) Tile tile[Config::STAGES];  // that the slot belongs to; written with the first slot of a tile
 };
-static_assert(sizeof(Shared) == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
+static_assert(sizeof(Shared) + Config::PARTIAL_BYTES == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
 static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES, "config.stage_bytes and Shared must agree");
 
 // What every role knows of the ring.
@@ -183,13 +191,13 @@ DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 =
 class Producer {
 public:
     DEVICE Producer(const Ring& the_ring, const TensorMap& the_a_map, const TensorMap& the_b_map,
-                    const BTailMap& the_b_tail_map, const Batch& the_batch, int32_t k_tiles, uint32_t the_rank)
+                    const BTailMap& the_b_tail_map, const Batch& the_batch, const KTiles& the_k_tiles, uint32_t the_rank)
         : ring(the_ring),
           a_map(the_a_map),
           b_map(the_b_map),
           b_tail_map(the_b_tail_map),
           batch(the_batch),
-          num_k_tiles(k_tiles),
+          k_tiles(the_k_tiles),
           cta_rank(the_rank) {}
 
     DEVICE void run(const TileSchedule& schedule) {
@@ -217,8 +225,8 @@ private:
     template <class LoadColumns>
     DEVICE void fill(const Tile& tile, bool backward, uint32_t bytes, LoadColumns load_columns) {
         const Member member = batch.a_member(batch.member(tile.matrix()));
-        for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-            const int32_t k = (backward ? num_k_tiles - 1 - k_tile : k_tile) * Config::TILE_K;
+        for (int32_t k_tile = 0; k_tile < k_tiles.count; ++k_tile) {
+            const int32_t k = (k_tiles.first + (backward ? k_tiles.count - 1 - k_tile : k_tile)) * Config::TILE_K;
             const uint32_t full = ring.full_at(state.index);
             wait(ring.empty_at(state.index), state.parity);
             if (k_tile == 0) ring.put_tile(state.index, tile);
@@ -235,17 +243,17 @@ private:
     const TensorMap& b_map;
     const BTailMap& b_tail_map;
     const Batch& batch;
-    const int32_t num_k_tiles;
+    const KTiles k_tiles;
     const uint32_t cta_rank;
     PipelineState<Config::STAGES> state{0, 1};
 };
 
 // One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
 DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
-    if constexpr (Config::CLUSTER == 1) {
+    if constexpr (Config::SHARING == 1) {
         if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
     } else {
-        if (lane < Config::CLUSTER) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+        if (lane < Config::SHARING) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
     }
 }
 
@@ -312,7 +320,8 @@ DEVICE void issue(const Operands& operands, uint32_t slot, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(const Ring& the_ring, Shared& shared, const Out& the_out, const OutTail& the_out_tail,
-                    const Batch& the_batch, int32_t k_tiles, uint32_t consumer_index)
+                    const Batch& the_batch, const Partials& partials, int32_t k_tiles, uint32_t consumer_index,
+                    uint32_t cta_rank)
         : ring(the_ring),
           out(the_out),
           out_tail(the_out_tail),
@@ -322,7 +331,8 @@ public:
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
           lane(threadIdx.x % WARP_THREADS),
           slots(shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp])),
-          operands(the_ring, first_block() * BLOCK_BYTES) {}
+          operands(the_ring, first_block() * BLOCK_BYTES),
+          reduction(partials, consumer_index * WARPGROUP_WARPS + warp, lane, cta_rank) {}
 
     DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
         if constexpr (Config::STAGGERED) {
@@ -335,6 +345,7 @@ public:
                 for (uint32_t i = 0; i < num_narrow; ++i) compute(out_tail, [] {});
             }
         }
+        if constexpr (Config::SPLIT_K > 1) reduction.finish();
         finish_stores(lane);
     }
 
@@ -371,7 +382,7 @@ private:
     template <class OutOfShape, class AllSeen>
     DEVICE void compute(const OutOfShape& to, AllSeen all_seen) {
         Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
-        constexpr int N = OutOfShape::Shape::COLUMNS;
+        constexpr int N = OutOfShape::Shape::TILE_COLUMNS;
         await_slot();
         issue<N, 0, Config::WGMMAS_M, true>(operands, state.index, rC);
         ptx::wgmma_commit_group();
@@ -392,8 +403,26 @@ private:
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
         release(ring, previous, lane);
+        if constexpr (Config::SPLIT_K == 1) {
+            store_blocks(rC, to, tile, tile.n);
+        } else {
+            reduction.send(rC);
+            if (reduction.receives()) {
+                Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
+                reduction.receive(sums);
+                store_blocks(sums, to, tile, tile.n + reduction.first_column());
+            }
+            reduction.advance();
+        }
+    }
+
+    // All row blocks of a tile, columns from `column` on.
+    template <class Blocks, class OutOfShape>
+    DEVICE void store_blocks(const Blocks& blocks, const OutOfShape& to, const Tile& tile, int32_t column) {
 #pragma unroll
-        for (int block = 0; block < Config::WGMMAS_M; ++block) store(rC[block], to, tile.matrix(), row_of(tile, block), tile.n);
+        for (int block = 0; block < Config::WGMMAS_M; ++block) {
+            store(blocks[block], to, tile.matrix(), row_of(tile, block), column);
+        }
     }
 
     // PINGPONG: every second tile.
@@ -489,6 +518,7 @@ private:
     const uint32_t lane;
     const uint32_t slots;  // this warp's store slots
     const Operands operands;
+    Reduction reduction;
     PipelineState<Config::STAGES> state{0, 0};
 };
 
@@ -503,38 +533,48 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     const Ring ring(shared);
     const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
 
+    const Partials& partials = *reinterpret_cast<const Partials*>(dynamic_smem + sizeof(Shared));  // with SPLIT_K > 1
+
+    // Maps come first, since memory is far; the barriers meanwhile, by another warp.
     if (threadIdx.x == 0) {
+        ptx::prefetch_tensormap(a_map);
+        ptx::prefetch_tensormap(b_map);
+        prefetch_map(out_map);
+    }
+    if (threadIdx.x == WARP_THREADS) {
         for (uint32_t slot = 0; slot < Config::STAGES; ++slot) {
             ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);
             ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
         }
+        if constexpr (Config::SPLIT_K > 1) init_partials(partials);
         ptx::fence_mbarrier_init_release_cluster();
-        ptx::prefetch_tensormap(a_map);
-        ptx::prefetch_tensormap(b_map);
     }
+    if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_launch_dependents();
     if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
-    } else {  // the peer's barriers are initialised, and the peer has started
-        ptx::barrier_cluster_arrive_release();
+    } else {  // the peers' barriers are initialised, as the fence has said to all, and the peers have started
+        ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
     }
 
-    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, cta_rank);
-    const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
+    if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_wait();  // no operand and no out is touched before
+
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
+    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
     // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
     const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) Producer(ring, a_map, b_map, b_tail_map, batch, num_k_tiles, cta_rank).run(schedule);
+        if (threadIdx.x == 0) Producer(ring, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule);
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
         const Out out{out_map, out_base, out_pitch, m, n, Member{}};
         const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n, Member{}};
-        Consumer(ring, shared, out, out_tail, batch, num_k_tiles, warpgroup - 1)
+        Consumer(ring, shared, out, out_tail, batch, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
-    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
+    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }

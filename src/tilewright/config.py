@@ -54,9 +54,9 @@ class Config:
     (0: none); `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
     multiplies; `k_back_and_forth` walks k backwards on every second tile of a CTA.
 
-    `swap` computes out^T = b^T a^T and stores it transposed, so that the columns of out meet wgmma's 64 rows and its rows
-    the 8, 16, 24 ... columns: for few rows. Then tile_m counts columns of out and tile_n rows (computed()). `split_k`
-    CTAs, a cluster, share each tile: every one multiplies its part of k, and they add up in the order of their ranks.
+    `swap` computes out^T = b^T a^T and stores it transposed, so that the columns of out meet wgmma's 64 rows and its
+    rows the 8, 16, 24 ... columns: for few rows. Then tile_m counts columns of out and tile_n rows (computed()).
+    `split_k` CTAs, a cluster, share each tile: every one multiplies its part of k, and they add up in their order.
     `dependent_launch` lets the kernel start while the one before it in the stream still runs; it waits for that one
     before it touches memory.
     """
@@ -180,8 +180,9 @@ class Config:
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes of what the CTAs of a tile hand to this one: of each CTA fp32 values of the columns that this one stores,
-        and for each consumer warp a full and an empty barrier. Source: Partials of split.cuh, which asserts the same."""
+        """Bytes of what the CTAs of a tile hand to this one: of each CTA fp32 values of the columns that this one
+        stores, and for each consumer warp a full and an empty barrier. Source: Partials of split.cuh, which asserts it.
+        """
         if self.split_k == 1:
             return 0
         warps = self.consumers * WARPGROUP_WARPS
@@ -365,10 +366,8 @@ class Config:
         if self.staggered and problem.k <= self.tile_k:
             found.append(f"staggered = True needs two k tiles or more; k = {problem.k} is one")
         if self.split_k > 1 and -(-problem.k // self.tile_k) < self.split_k:
-            found.append(
-                f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} is {-(-problem.k // self.tile_k)} "
-                f"of {self.tile_k}"
-            )
+            tiles = -(-problem.k // self.tile_k)
+            found.append(f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} has only {tiles}")
         return found
 
     def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
@@ -383,10 +382,11 @@ class Config:
             found.append(f"clusters of {self.cluster} CTAs do not fit the {device.num_sms} SMs of {device.name}")
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
+            partials = f" and {self.partial_bytes} of partial sums" if self.split_k > 1 else ""
             found.append(
                 f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of "
-                f"store slots{f' and {self.partial_bytes} of partial sums' if self.split_k > 1 else ''} are {smem} bytes "
-                f"of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
+                f"store slots{partials} are {smem} bytes of shared memory; {device.name} gives a CTA "
+                f"{device.smem_per_cta_bytes}"
             )
         state, (_, registers) = self._state_registers(problem), self.registers(problem)
         if self.accumulators + state > registers:

@@ -19,6 +19,7 @@ from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels.family import with_inputs_exchanged
+from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import MAX_BATCH_DIMS, Problem
 
@@ -77,6 +78,7 @@ class HopperFamily:
                 yield config
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
+        yield from narrow_space(problem, device)
 
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.

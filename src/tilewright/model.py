@@ -37,8 +37,8 @@ _MERGED_SHARE = 0.3
 _MULTICAST_SHARE = 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
-# A slot of a narrow tile lands so long after it was asked for: with s stages a k tile takes at least this / (s - 1).
-# Fitted, H200, 2026-11-30, 3 stages: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
+# A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
+# Fitted, H200, 2026-11-30, 3 slots: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
 # clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
 # 96.
 _NARROW_LATENCY_CYCLES = 2250
@@ -254,7 +254,8 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
         wgmmas = k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
         tile_cycles = wgmmas * _wgmma_cycles(problem, tile_n, device)
         if tile_n < config.tile_n:
-            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / (config.stages - 1))
+            in_flight = max(1, config.tail_stages(problem) - 1)
+            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / in_flight)
         row_bytes = k_tiles * config.tile_k * problem.dtype.size
         fill = (config.tile_m + tile_n) * row_bytes / _FILL_BYTES_PER_CYCLE
         tensor_cycles += busiest * tile_cycles

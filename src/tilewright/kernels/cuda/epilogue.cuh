@@ -29,14 +29,14 @@ constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 
 // A tile's width, and the columns of its slots: config.store_columns chooses them so that rows of a slot below each other
 // lie in different banks, by TMA's swizzle or by their length alone.
-template <int COLUMNS_, int SLOT_COLUMNS_>
+template <int COLUMNS_, int SLOT_COLUMNS_, int WARP_BYTES>
 struct StoreShape {
     static constexpr int COLUMNS = COLUMNS_;
     static constexpr int SLOT_COLUMNS = SLOT_COLUMNS_;
     static constexpr int PIECES = (COLUMNS - 1) / SLOT_COLUMNS + 1;
     static constexpr int ROW_BYTES = SLOT_COLUMNS * OUT_SIZE;
     static constexpr int SLOT_BYTES = STORE_ROWS * ROW_BYTES;
-    static constexpr int ROOM = Config::STORE_WARP_BYTES / SLOT_BYTES;  // slots
+    static constexpr int ROOM = WARP_BYTES / SLOT_BYTES;  // slots
     static constexpr int BATCH = !Config::OUT_THROUGH_TMA ? 1 : ROOM < PIECES ? ROOM : PIECES;
     static_assert(!Config::OUT_THROUGH_TMA || COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
     static_assert(SLOT_COLUMNS % 8 == 0, "a slot holds whole blocks of 8 columns");
@@ -47,8 +47,16 @@ struct StoreShape {
         return COLUMNS - piece * SLOT_COLUMNS < SLOT_COLUMNS ? COLUMNS - piece * SLOT_COLUMNS : SLOT_COLUMNS;
     }
 };
-using Wide = StoreShape<Config::TILE_N, Config::STORE_COLUMNS>;
-using Narrow = StoreShape<(Config::TAIL_N > 0 ? Config::TAIL_N : 8), (Config::TAIL_N > 0 ? Config::TAIL_STORE_COLUMNS : 8)>;
+using Wide = StoreShape<Config::TILE_N, Config::STORE_COLUMNS, Config::STORE_WARP_BYTES>;
+template <bool EXISTS>
+struct NarrowIf {
+    using Shape = StoreShape<Config::TAIL_N, Config::TAIL_STORE_COLUMNS, Config::TAIL_STORE_WARP_BYTES>;
+};
+template <>
+struct NarrowIf<false> {
+    using Shape = StoreShape<8, 8, 1024>;
+};
+using Narrow = NarrowIf<(Config::TAIL_N > 0)>::Shape;
 
 // What the kernel is told of out. Without TMA a map is four unused bytes.
 struct NoTensorMap {

@@ -30,7 +30,13 @@ CONFIGS = {
     "tail": Config(tile_m=64, tile_n=128, consumers=1, stages=2, tail_n=64),
     "below": Config(tile_m=64, tile_n=64, consumers=1, stages=3, cluster_m=2),
 }
-LAYOUTS = list(itertools.product(("rows", "columns"), ("rows", "columns")))
+# Values that spread are at edges, which every layout has its own way to: numbers alone need one.
+RUNS = [
+    (name, *majors)
+    for name in CASES
+    for majors in itertools.product(("rows", "columns"), ("rows", "columns"))
+    if "NaN" in name or "infinit" in name or majors == ("rows", "columns")
+]
 
 
 def wrong(case: Special, a_major: str, b_major: str, **options: Any) -> int:
@@ -47,8 +53,7 @@ def wrong(case: Special, a_major: str, b_major: str, **options: Any) -> int:
     return case.wrong(out.astype(np.float64))
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize(("a_major", "b_major"), LAYOUTS, ids=lambda major: major)
+@pytest.mark.parametrize(("name", "a_major", "b_major"), RUNS)
 def test_special_values_come_out_as_ieee_754_has_them(name: str, a_major: str, b_major: str) -> None:
     """Whatever lies past the edges of the operands: what TMA fills in must not make NaN of an infinity."""
     assert wrong(CASES[name], a_major, b_major, num_sms=1) == 0

@@ -160,6 +160,7 @@ def test_refusals_and_shapes_left_out_for_want_of_time_are_not_bad() -> None:
     ],
 )
 def test_times_without_rotation_or_random_data_are_not_reported(change: dict[str, Any], sentence: str) -> None:
+    """B148."""
     rows = [*ROWS[:2], ROWS[2] | change]
     with pytest.raises(UnsupportedError, match=sentence):
         report.judged(rows)
@@ -170,8 +171,22 @@ def test_times_without_rotation_or_random_data_are_not_reported(change: dict[str
 
 @pytest.mark.parametrize("baseline", [[], [row("cublas", status="wrong", why="WRONG")]])
 def test_times_without_a_baseline_are_not_reported(baseline: list[Any]) -> None:
+    """B148."""
     with pytest.raises(UnsupportedError, match="no time of cuBLAS"):
         report.judged([*baseline, *ROWS[1:4]])
+
+
+def test_a_report_without_a_tuned_baseline_or_a_log_of_clocks_says_so() -> None:
+    """B148: 1.0 over a default that is 30 % off its best is no news."""
+    clocked = [each | {"clock_mhz": 1500.0} for each in ROWS]
+    assert report.caveats(report.judged(clocked), "interleaved") == []
+    alone = [each for each in ROWS if each["candidate"] != "cublaslt"]
+    found = report.caveats(report.judged(alone), "interleaved")
+    assert [sentence.split(":")[0] for sentence in found] == [
+        "3 of 3 shapes are beside cuBLAS's own choice alone, which is not its best.",
+        "No clock was logged for 3 of 3 shapes",
+    ]
+    assert all(sentence in report.text(alone, {}) for sentence in found)
 
 
 def test_no_rows_are_no_report() -> None:

@@ -296,6 +296,19 @@ def choices(shapes: Sequence[Shape], mode: str) -> str:
     )
 
 
+def caveats(shapes: Sequence[Shape], mode: str) -> list[str]:
+    """What a reader of the times of a mode must know that the tables do not say; a sentence each."""
+    own = [shape for shape in shapes if shape.mode == mode and shape.timed(BASELINE) is not None]
+    untold = sum(shape.timed(TUNED) is None for shape in own)
+    unclocked = sum(all(row.get("clock_mhz") is None for row in shape.columns.values()) for shape in own)
+    found = []
+    if untold:
+        found.append(f"{untold} of {len(own)} shapes are beside cuBLAS's own choice alone, which is not its best.")
+    if unclocked:
+        found.append(f"No clock was logged for {unclocked} of {len(own)} shapes: what slowed the card is not known.")
+    return found
+
+
 def left_out(shapes: Sequence[Shape]) -> list[str]:
     """What has no time that counts, and why: wrong results, refusals, faults, shapes that were not run."""
     found = []
@@ -327,8 +340,8 @@ def text(rows: Sequence[Row], facts: Row) -> str:
     parts = []
     for mode in modes_of(shapes):
         parts.append(f"## {mode}\n\n{markdown(SUMMARY_COLUMNS, [mean.cells() for mean in means(shapes, mode)])}")
-        if sentence := choices(shapes, mode):
-            parts.append(f"{sentence}\n")
+        sentences = [*caveats(shapes, mode), choices(shapes, mode)]
+        parts += [f"{sentence}\n" for sentence in sentences if sentence]
         for baseline, key in OVER:
             if slowest := worst_lines(shapes, mode, key):
                 parts.append(f"The {len(slowest)} slowest against {baseline}:\n\n{markdown(WORST_COLUMNS, slowest)}")

@@ -25,7 +25,8 @@ def bench(
         str,
         typer.Argument(
             metavar="SUITE",
-            help="all, groups, sweeps and MxNxK joined by commas, or a .json file.",
+            help="all; or some of square, tiny, odd, llama3_8b, llama3_70b, deepseek_v3, lm_head, large_k, tall, the "
+            "sweeps neighbours and decode, and MxNxK, joined by commas; or a .json file of groups.",
         ),
     ] = "all",
     into: Annotated[
@@ -168,7 +169,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
         terminal.print_sections(mode, report.TERMINAL_COLUMNS, report.table(shapes, mode))
         means = [mean.cells() for mean in report.means(shapes, mode)]
         terminal.print_table(f"{mode}, summary", report.SUMMARY_COLUMNS, means)
-        if sentence := report.choices(shapes, mode):
+        for sentence in filter(None, [*report.caveats(shapes, mode), report.choices(shapes, mode)]):
             typer.echo(sentence)
         if lines := report.neighbour_lines(shapes, mode):
             terminal.print_table(f"{mode}, sizes side by side", report.NEIGHBOUR_COLUMNS, lines)

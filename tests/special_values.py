@@ -55,6 +55,8 @@ def cases() -> dict[str, Special]:
 
     a, b = add("NaN in a row", 136, 72, 136)
     a[70, 5] = np.nan
+    a, b = add("NaN at the start of a row of 65", 136, 72, 65)  # what lies behind the row before
+    a[70, 0] = np.nan
     a, b = add("NaN in a column", 136, 72, 136)
     b[130, 9] = np.nan
     a, b = add("infinity in the last k, 1 of its tile", 136, 72, 65)

@@ -18,6 +18,7 @@ from special_values import Special, cases, embedded
 from tilewright import dtypes
 from tilewright.config import Config
 from tilewright.emulation import Emulator
+from tilewright.errors import LayoutError
 from tilewright.kernels.hopper import HOPPER
 from tilewright.problem import packed
 
@@ -39,13 +40,13 @@ RUNS = [
 ]
 
 
-def wrong(case: Special, a_major: str, b_major: str, **options: Any) -> int:
-    """Elements that are wrong when the operands lie in memory full of NaN, and one CTA has all tiles."""
+def wrong(case: Special, a_major: str, b_major: str, *, is_packed: bool = False, **options: Any) -> int:
+    """Elements that are wrong when the operands lie in memory full of NaN; `is_packed`: with no gap between rows."""
 
     def operand(values: Any, major: str) -> Any:
         base = aligned_copy(embedded(values, major).astype(dtypes.by_name(case.dtype).numpy), order="C")
         rows, columns = values.shape if major == "rows" else values.shape[::-1]
-        view = base[:rows, :columns]
+        view = aligned_copy(base[:rows, :columns], order="C") if is_packed else base[:rows, :columns]
         return view if major == "rows" else view.T
 
     out = np.full((case.a.shape[0], case.b.shape[1]), 7, dtypes.by_name(case.out_dtype).numpy)
@@ -57,6 +58,15 @@ def wrong(case: Special, a_major: str, b_major: str, **options: Any) -> int:
 def test_special_values_come_out_as_ieee_754_has_them(name: str, a_major: str, b_major: str) -> None:
     """Whatever lies past the edges of the operands: what TMA fills in must not make NaN of an infinity."""
     assert wrong(CASES[name], a_major, b_major, num_sms=1) == 0
+
+
+@pytest.mark.parametrize(("name", "a_major", "b_major"), [run for run in RUNS if " 65" in run[0] or "last" in run[0]])
+def test_special_values_in_rows_of_any_pitch_are_right_or_refused(name: str, a_major: str, b_major: str) -> None:
+    """Rows one behind the other: what is behind the end of one is the start of the next."""
+    try:
+        assert wrong(CASES[name], a_major, b_major, is_packed=True, num_sms=1) == 0
+    except LayoutError as refusal:
+        assert "multiple of 16 bytes" in str(refusal)
 
 
 @pytest.mark.parametrize("name", ["NaN in a row", "infinity in the last k, 1 of its tile", "infinities of both signs"])

@@ -324,8 +324,8 @@ def test_eight_rows_are_right_for_every_n_about_the_tiles() -> None:
         exact(packed(8, n, 200), config.replace(group_m=1), 3)
 
 
-# m = 256, where elsewhere one of two ways was never taken, and few rows, which have configs of their own; out by TMA, and
-# with an odd n. A config that both have is forced once.
+# m = 256, where elsewhere one of two ways was never taken, and few rows, which have configs of their own; out by TMA,
+# and with an odd n. A config that both have is forced once.
 FORCED = {
     config: problem
     for problem in (packed(16, 201, 520), packed(16, 200, 520), packed(256, 201, 136), packed(256, 200, 136))

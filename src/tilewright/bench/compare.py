@@ -180,18 +180,24 @@ def _rows(timing: Timing) -> list[dict[str, Any]]:
 
 
 def _cublas(sets: Sequence[OperandSet]) -> Callable[[int], None]:
+    """cuBLAS as torch calls it by default."""
+    a, _, out = sets[0]
+    if out.dtype == a.dtype:
+        return _calling(sets, lambda a, b, out: torch.matmul(a, b, out=out))
+    # matmul refuses an out of another type; these are its kernels with one
+    product = torch.ops.aten.mm.dtype_out if a.dim() == 2 else torch.ops.aten.bmm.dtype_out
+    return _calling(sets, lambda a, b, out: product(a, b, out.dtype, out=out))
+
+
+def _calling(sets: Sequence[OperandSet], product: Callable[..., object]) -> Callable[[int], None]:
     def launch(index: int) -> None:
-        a, b, out = sets[index % len(sets)]
-        torch.matmul(a, b, out=out)
+        product(*sets[index % len(sets)])
 
     return launch
 
 
 def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]:
-    def launch(index: int) -> None:
-        plan.run(*sets[index % len(sets)])
-
-    return launch
+    return _calling(sets, plan.run)
 
 
 def _shape_of_launch(plan: Plan) -> dict[str, Any]:

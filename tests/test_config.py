@@ -197,7 +197,9 @@ def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
     assert any("2^30" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
 
 
-@pytest.mark.parametrize(("n", "advice"), [(2**13, "use a larger tile"), (2**30, "split the product along m or n")])
+@pytest.mark.parametrize(
+    ("n", "advice"), [(2**13, "use a larger tile, such as 256x128"), (2**30, "split the product along m or n")]
+)
 def test_a_larger_tile_is_advised_only_where_one_is_large_enough(n: int, advice: str) -> None:
     config = Config(tile_m=64, tile_n=8, consumers=1)
     assert any(reason.endswith(advice) for reason in config.violations(packed(2**30, n, 8), H200))

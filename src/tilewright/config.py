@@ -339,8 +339,8 @@ class Config:
         if self.has_too_many_tiles(problem):
             rows, columns = self.tiles(problem)
             matrices = f"{problem.num_matrices} x " if problem.batch else ""
-            fewest = -(-problem.m // 256) * -(-problem.n // WGMMA_MAX_N) * problem.num_matrices  # no tile is larger
-            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile"
+            fewest = -(-problem.m // 256) * -(-problem.n // 128) * problem.num_matrices  # that tile is always legal
+            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile, such as 256x128"
             found.append(f"{matrices}{rows} x {columns} tiles are past the 2^30 that the schedule counts; {works}")
         if self.cluster > device.num_sms:
             found.append(f"clusters of {self.cluster} CTAs do not fit the {device.num_sms} SMs of {device.name}")

@@ -25,6 +25,7 @@ from tilewright.backends.base import (
     PointerArgument,
     TensorMap,
 )
+from tilewright.backends.parameters import number_bytes
 from tilewright.device import Device
 from tilewright.emulator import tiled
 from tilewright.emulator.banks import matrix
@@ -234,9 +235,9 @@ def _packed(argument: Argument, addresses: dict[str, int]) -> tuple[bytes, int]:
         return tiled.encode(_tiled(argument.tensor_map, addresses[argument.operand])), 64
     if isinstance(argument, IntArgument):
         size = argument.size_bytes
-        return (argument.value % (1 << (8 * size))).to_bytes(size, "little"), size
+        return number_bytes(argument.name, argument.value, size), size
     if isinstance(argument, IntsArgument):
-        return b"".join((value % (1 << 64)).to_bytes(8, "little") for value in argument.values), 8
+        return b"".join(number_bytes(argument.name, value, 8) for value in argument.values), 8
     return addresses[argument.operand].to_bytes(8, "little"), 8
 
 

@@ -86,12 +86,13 @@ def compare(
             with field.refusing("tilewright" if config is None else f"tilewright {config}"):
                 plan = make_plan(*sets[0], config=config, num_sms=num_sms)
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
-                field.add_plan(name, plan, sets)
+                field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, config in (named or {}).items():
             with field.refusing(name):
-                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False), sets)
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False)
+                field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, plan in (plans or {}).items():
-            field.add_plan(name, plan, sets)
+            field.add_plan(name, plan, sets, {})
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
             if tuned:
                 search = tuned if isinstance(tuned, Search) else Search()
@@ -123,8 +124,8 @@ class _Field:
         self.columns.append(column)
         self.details[column.name] = details
 
-    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet]) -> None:
-        details = {"config": str(plan.config), "compiler": plan.binary.compiler}
+    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet], further: Mapping[str, Any]) -> None:
+        details = {"config": str(plan.config), "compiler": plan.binary.compiler, **further}
         self.add(Candidate(name, _tilewright(plan, sets), len(sets)), details)
 
     @contextmanager
@@ -197,6 +198,11 @@ def _calling(sets: Sequence[OperandSet], product: Callable[..., object]) -> Call
 
 def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]:
     return _calling(sets, plan.run)
+
+
+def _shape_of_launch(plan: Plan) -> dict[str, Any]:
+    """How the SMs are filled: CTAs, SMs that there are, tiles a CTA before rounding up."""
+    return {"ctas": plan.launch.grid, "num_sms": plan.device.num_sms, "waves": plan.prediction.waves}
 
 
 def described(problem: Problem) -> dict[str, Any]:

@@ -399,3 +399,37 @@ def test_records_are_turned_off_by_the_argument_and_by_the_setting(monkeypatch: 
     assert choice.choose(PROBLEM, H200, use_records=False).record is None
     monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "0")
     assert choice.choose(PROBLEM, H200).record is None
+
+
+# -- one order of summation --------------------------------------------------------------------------------------------
+
+IN_ORDER = Config(tile_n=128, stages=5)
+BACK = IN_ORDER.replace(k_back_and_forth=True)
+
+
+def invariant(config: Config = IN_ORDER, **changes: object) -> Record:
+    return record(key=records.key_of(PROBLEM, H200, reduction="invariant"), config=config, **changes)
+
+
+def test_a_record_of_an_invariant_product_is_kept_apart_from_the_fast_one() -> None:
+    records.append(invariant(measured_us=190.0))
+    assert records.lookup(PROBLEM, H200) is None
+    records.append(record(config=BACK))
+    assert records.lookup(PROBLEM, H200) == record(config=BACK)
+    assert records.lookup(PROBLEM, H200, reduction="invariant") == invariant(measured_us=190.0)
+    assert invariant().sms == "all SMs, invariant"
+
+
+@pytest.mark.parametrize("own", ["none", "in another order", "forgotten"])
+def test_an_invariant_product_takes_a_fast_record_where_that_adds_in_its_order_and_never_another(own: str) -> None:
+    if own == "in another order":  # edited by hand, or written when the order was another
+        records.append(invariant(BACK))
+    elif own == "forgotten":
+        records.append(invariant())
+        records.forget(invariant().key)
+    assert records.lookup(PROBLEM, H200, reduction="invariant") is None
+    records.append(record(config=BACK))
+    assert records.lookup(PROBLEM, H200, reduction="invariant") is None
+    assert choice.choose(PROBLEM, H200, reduction="invariant").record is None
+    records.append(measured())
+    assert choice.choose(PROBLEM, H200, reduction="invariant").record == measured()

@@ -16,6 +16,7 @@ from tilewright.jit.build import source_digest_of
 from tilewright.kernels import catalog
 from tilewright.kernels.family import Family
 from tilewright.kernels.render import render
+from tilewright.order import Reduction
 from tilewright.problem import Problem
 from tilewright.records import Record
 
@@ -30,22 +31,31 @@ class Chosen:
     record: Record | None
 
 
-def choose(problem: Problem, device: Device, num_sms: int | None = None, *, use_records: bool = True) -> Chosen:
+def choose(
+    problem: Problem,
+    device: Device,
+    num_sms: int | None = None,
+    *,
+    use_records: bool = True,
+    reduction: Reduction = "fast",
+) -> Chosen:
     """The config to run: of record, where there is one and records are wanted, here and by TILEWRIGHT_USE_RECORDS.
 
+    With reduction "invariant" every record and the model choose among the configs that add in the one order (order.py).
     Raises: what model.best() raises; UnsupportedError: a setting is no value of its kind.
     Cost: with a record about 2 ms, of which the look-up is under 50 us and the rest names the kernel's source.
     """
     unusable = ""
-    if use_records and settings.USE_RECORDS.read():
-        record = records.lookup(problem, device, num_sms)
+    wants_records = use_records and settings.USE_RECORDS.read()
+    if wants_records:
+        record = records.lookup(problem, device, num_sms, reduction)
         if record is not None:
             family = production(record.family)
             found = reasons_against(record, problem, device, num_sms)
             if family is not None and not found:
                 return Chosen(family, record.config, _why(record, family, problem, device), record)
             unusable = f"; the record of {record.date} cannot run any more: {'; '.join(found)}"
-    choice = model.best(problem, device, num_sms)
+    choice = model.best(problem, device, num_sms, reduction)
     return Chosen(choice.family, choice.config, f"untuned: the model's choice: {choice.why}{unusable}", None)
 
 
@@ -78,11 +88,15 @@ def is_stale(record: Record, family: Family, problem: Problem, device: Device) -
     return kernel_digest(family, problem, record.config, device) != record.digest
 
 
-def _why(record: Record, family: Family, problem: Problem, device: Device) -> str:
-    measured = (
+def _measured(record: Record, device: Device) -> str:
+    return (
         f"measured {record.measured_us:.1f} us on {device.name}, {record.date} "
         f"({record.regime}, {record.rounds} rounds, spread {record.spread:.1%})"
     )
+
+
+def _why(record: Record, family: Family, problem: Problem, device: Device) -> str:
+    measured = _measured(record, device)
     if is_stale(record, family, problem, device):
         return f"from records, a hint only: the kernel has changed since: {measured}"
     return f"from records: {measured}"

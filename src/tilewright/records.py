@@ -37,6 +37,7 @@ from typing import Literal
 from tilewright import settings
 from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.order import Reduction, order_for, order_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
 SCHEMA = 1  # of a line; a line of another is not ours
@@ -88,7 +89,7 @@ class Record:
 
     @property
     def sms(self) -> str:
-        """The SMs that it ran on, "all SMs" or "66 SMs"."""
+        """The SMs that it ran on, "all SMs" or "66 SMs"; ", invariant" where one order of summation was asked for."""
         return self.key.split(_BETWEEN)[2]
 
     def line(self) -> str:
@@ -157,10 +158,11 @@ def problem_text(problem: Problem) -> str:
     )
 
 
-def key_of(problem: Problem, device: Device, num_sms: int | None = None) -> str:
+def key_of(problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast") -> str:
     """The key of a problem on a device; naming all of its SMs is naming none."""
     sms = "all" if num_sms is None or num_sms == device.num_sms else num_sms
-    return f"{device_text(device)}{_BETWEEN}{problem_text(problem)}{_BETWEEN}{sms} SMs"
+    order = "" if reduction == "fast" else f", {reduction}"
+    return f"{device_text(device)}{_BETWEEN}{problem_text(problem)}{_BETWEEN}{sms} SMs{order}"
 
 
 def _alignment(num_bytes: int) -> int:
@@ -299,13 +301,22 @@ def _shipped_index(texts: tuple[tuple[str, bytes], ...]) -> _Index:
     return _Index(b"\n".join(raw for _, raw in texts), ", ".join(name for name, _ in texts))
 
 
-def lookup(problem: Problem, device: Device, num_sms: int | None = None) -> Record | None:
+def lookup(
+    problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast"
+) -> Record | None:
     """The record of this product on this device, the user's before the shipped one; None without one.
 
+    With reduction "invariant" one that was measured so, else one whose config happens to add in that order.
     Asks no setting but the file's place: whether records are wanted, the caller knows.
     """
-    key = key_of(problem, device, num_sms)
-    return user().lookup(key) or shipped().lookup(key)
+    order = order_for(reduction)
+    for each in dict.fromkeys((reduction, "fast")):
+        key = key_of(problem, device, num_sms, each)
+        for store in (user(), shipped()):
+            record = store.lookup(key)
+            if record is not None and (order is None or order_of(record.config) == order):
+                return record
+    return None
 
 
 def append(record: Record) -> bool:

@@ -18,6 +18,7 @@ from fakes import FakeCompiler, HostBackend, gpu
 from tilewright import device, dispatch, model, records
 from tilewright.config import Config
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
+from tilewright.order import INVARIANT, order_of
 from tilewright.problem import packed
 from tilewright.records import RecordsWarning
 from tilewright.tuning import candidates as proposing
@@ -371,3 +372,20 @@ def test_a_stream_that_is_being_captured_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_problem_and_arrays_together_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a Problem holds all"):
         tilewright.tune(PROBLEM, gpu((16, 16)))
+
+
+# -- one order of summation --------------------------------------------------------------------------------------------
+
+
+def test_an_invariant_tuning_measures_configs_of_the_one_order_and_serves_invariant_products(tmp_path: Path) -> None:
+    fast = dispatch.plan(PROBLEM, device=H200).config
+    script = {"us": {}, "acts": {}, "acts_at": {}, "log": str(tmp_path / "log")}
+    worker = Worker(command=(sys.executable, str(CHILD), json.dumps(script)))
+    (tuned,) = tune_many([PROBLEM], reduction="invariant", candidates=4, worker=worker, device=H200)
+    assert tuned.record is not None
+    assert [order_of(row.config) for row in tuned.rows] == [INVARIANT] * 4
+    assert order_of(tuned.untuned) == INVARIANT
+    assert dispatch.plan(PROBLEM, device=H200, reduction="invariant").record == tuned.record
+    assert dispatch.plan(PROBLEM, device=H200).config == fast
+    with pytest.raises(UnsupportedError, match="reduction = 'exact'"):
+        next(tune_many([PROBLEM], reduction="exact", worker=worker, device=H200))  # type: ignore[arg-type]

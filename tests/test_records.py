@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -192,6 +193,16 @@ def test_a_file_that_cannot_be_read_is_told_once_and_no_more(file: Path) -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert records.lookup(PROBLEM, H200) is None
+
+
+def test_a_pipe_in_the_file_s_place_is_neither_waited_for_nor_written_to(file: Path) -> None:
+    """Opening one to read waits for a writer, and that for ever."""
+    file.parent.mkdir()
+    os.mkfifo(file)
+    with pytest.warns(RecordsWarning, match=r"cannot be read \(it is no regular file\).*let TILEWRIGHT_RECORDS name"):
+        assert records.lookup(PROBLEM, H200) is None
+    with pytest.warns(RecordsWarning, match=r"cannot be written \(it is no regular file\)"):
+        assert not records.append(record())
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning_with_the_remedy(file: Path) -> None:

@@ -26,6 +26,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -230,6 +231,8 @@ class Store:
         """
         if self.path is None:
             raise OSError("there is no home folder")
+        if self.path.exists() and not self.path.is_file():
+            raise OSError("it is no regular file")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -264,6 +267,9 @@ class _Indexes:
     def of(self, path: Path) -> _Index | None:
         try:
             status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # a pipe would be read until somebody writes into it
+                _warn(str(path), f"it cannot be read (it is no regular file); the model chooses; {_WORKS}")
+                return None
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             known = self._known.get(path)
             if known is None or known[0] != stamp:

@@ -3,6 +3,7 @@
 For those who ask:
 
     records.lookup(problem, device, num_sms) -> Record | None    the choice of record; a dictionary and a parse
+    records.neighbours(problem, device, num_sms) -> [(m, Record)]    those of the same product with other rows
     records.append(record) -> bool                               one more line in the user's file
     records.user(), records.shipped() -> Store                   a file, or the package's files: listing, forgetting
 
@@ -50,6 +51,7 @@ _BETWEEN = " | "  # the parts of a key
 _HEAD = b'{"key": "'  # how every line begins
 _PASSED = "; a line that is torn or of another version is passed over"
 _WORKS = f"let {settings.RECORDS.name} name a file that you can write"
+_ROWS = re.compile(rb" (\d{1,10})x\d+x\d+ ")  # of a key: m
 _KEY = re.compile(rb'\{"key": ("[^"\\]*(?:\\.[^"\\]*)*"), ')
 
 
@@ -170,6 +172,10 @@ def _alignment(num_bytes: int) -> int:
     return min(num_bytes & -num_bytes, TMA_ALIGNMENT_BYTES) or TMA_ALIGNMENT_BYTES
 
 
+def _without_rows(key: bytes, rows: re.Match[bytes]) -> bytes:
+    return key[: rows.start(1)] + key[rows.end(1) :]
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +185,7 @@ class _Index:
     def __init__(self, raw: bytes, name: str) -> None:
         self.name = name
         self.lines: dict[bytes, list[bytes]] = {}
+        self._by_rows: dict[bytes, dict[int, bytes]] | None = None
         for whole in raw.split(b"\n"):
             if not whole:
                 continue
@@ -200,6 +207,17 @@ class _Index:
                 _warn(self.name, f"{error}{_PASSED}")
         return None
 
+    def neighbours(self, key: bytes) -> dict[int, bytes]:
+        """The keys that differ from this one in m alone, by their m. The first time reads m of every key."""
+        if self._by_rows is None:
+            found: dict[bytes, dict[int, bytes]] = {}
+            for known in self.lines:
+                if rows := _ROWS.search(known):
+                    found.setdefault(_without_rows(known, rows), {})[int(rows[1])] = known
+            self._by_rows = found
+        rows = _ROWS.search(key)
+        return {} if rows is None else self._by_rows.get(_without_rows(key, rows), {})
+
 
 @dataclass(frozen=True)
 class Store:
@@ -216,6 +234,12 @@ class Store:
         """
         index = self._index()
         return None if index is None else index.lookup(json.dumps(key).encode())
+
+    def neighbours(self, key: str) -> dict[int, str]:
+        """The keys of this file that differ in m alone, by their m; a key may be forgotten, or of a torn line."""
+        index = self._index()
+        found = {} if index is None else index.neighbours(json.dumps(key).encode())
+        return {m: json.loads(known) for m, known in found.items()}
 
     def records(self) -> Iterator[Record]:
         """Every record that a lookup would find, in the order in which keys were first written."""
@@ -323,6 +347,30 @@ def lookup(
             if record is not None and (order is None or order_of(record.config) == order):
                 return record
     return None
+
+
+def neighbours(
+    problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast"
+) -> list[tuple[int, Record]]:
+    """The nearest records of this product with fewer and with more rows, as (m, record), the nearer first.
+
+    Of two that are equally near, by the ratio of their rows, the one with more. `m` is that of the row-major product.
+    Cost: 0.3 ms where there are 100 of them; the first time 23 ms of 10^4 records, whose keys it reads (2-core x86-64,
+    2026-11-30).
+    """
+    key = key_of(problem, device, num_sms, reduction)
+    stores = (shipped(), user())
+    keys = {m: known for store in stores for m, known in store.neighbours(key).items()}
+    own = problem.row_major.m
+    sides = ([m for m in sorted(keys, reverse=True) if m < own], [m for m in sorted(keys) if m > own])
+    found = []
+    for side in sides:
+        for m in side:
+            other = lookup(dataclasses.replace(problem.row_major, m=m), device, num_sms, reduction)
+            if other is not None:
+                found.append((m, other))
+                break
+    return sorted(found, key=lambda each: (max(each[0], own) / min(each[0], own), -each[0]))
 
 
 def append(record: Record) -> bool:

@@ -237,6 +237,7 @@ def write_many(path: str, writer: int) -> None:
 
 
 def test_what_eight_processes_write_at_once_is_all_there(file: Path) -> None:
+    """B106; a file that is garbage, old or edited by hand: JUNK, above."""
     spawn = multiprocessing.get_context("spawn")
     children = [spawn.Process(target=write_many, args=(str(file), writer)) for writer in range(WRITERS)]
     for child in children:

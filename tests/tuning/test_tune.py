@@ -116,6 +116,18 @@ def test_a_tie_goes_to_the_first_in_the_familys_order_whatever_the_model_ranked_
     assert "4 candidates are equal" in tuned.verdict
 
 
+def test_ranks_whose_timings_disagree_within_the_noise_choose_the_same(run: Callable[..., Tuned]) -> None:
+    """B103: timings in opposite order, and a rank that begins with a record of another config."""
+    last = max(RANKED, key=lambda each: each.order)
+    ranks = [run(us={NAMES[0]: 99.9}), run(us={NAMES[3]: 99.9}), run(noise=0.02)]
+    first = ranks[0].record
+    assert first is not None
+    records.append(dataclasses.replace(first, config=last.config))
+    ranks.append(run(us={name_of(last.config): 99.9}))
+    assert {tuned.record.config for tuned in ranks if tuned.record is not None} == {first.config}
+    assert {tuned.decided for tuned in ranks} == {"tie"}
+
+
 def test_every_candidate_is_checked_before_any_is_timed_and_rounds_are_shuffled(
     run: Callable[..., Tuned], tmp_path: Path
 ) -> None:

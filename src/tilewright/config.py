@@ -6,7 +6,9 @@ arrivals) are computed here and nowhere else; the rendered header hands them to 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -68,6 +70,14 @@ class Config:
     staggered: bool = False
     k_back_and_forth: bool = False
     square: int = 0
+
+    def __post_init__(self) -> None:
+        """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
+                with contextlib.suppress(TypeError):
+                    object.__setattr__(self, field.name, operator.index(value))
 
     # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
 

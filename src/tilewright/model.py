@@ -6,7 +6,7 @@ nothing of plans or drivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.config import MAX_TILES, STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
@@ -14,6 +14,7 @@ from tilewright.device import Device
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
+from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
@@ -194,13 +195,13 @@ def floor_us(problem: Problem, device: Device) -> float:
     return max(work.times_us(device, _clock_ghz(work, device, 0.0)).values())
 
 
-def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice:
-    """The config to run without tuning.
+def best(problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast") -> Choice:
+    """The config to run without tuning; with reduction "invariant" of those that add in the one order (order.py).
 
     Raises: UnsupportedError: no production family serves the device. ShapeError: more tiles than a schedule counts.
     ConfigError: none of its configs fits the problem.
     """
-    candidates = _candidates(problem, device, num_sms)
+    candidates = _candidates(problem, device, num_sms, reduction)
     fastest = min(prediction.total_us for _, _, prediction in candidates)
     family, config, prediction = next(
         choice for choice in candidates if choice[2].total_us <= fastest * (1 + _INDIFFERENCE)
@@ -217,28 +218,45 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     )
 
 
-def ranked(problem: Problem, device: Device, count: int, num_sms: int | None = None) -> list[Ranked]:
+def ranked(
+    problem: Problem, device: Device, count: int, num_sms: int | None = None, reduction: Reduction = "fast"
+) -> list[Ranked]:
     """The `count` fastest configs by the model, fastest first, all different; equals in the family's order.
 
     Raises: what best() raises.
     """
     found: dict[tuple[str, Config], Ranked] = {}
-    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms)):
+    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms, reduction)):
         found.setdefault((family.name, config), Ranked(family, config, prediction, order))
     return sorted(found.values(), key=lambda each: each.prediction.total_us)[:count]
 
 
-def _candidates(problem: Problem, device: Device, num_sms: int | None) -> list[tuple[Family, Config, Prediction]]:
-    """Every config of every family that fits, in the families' order. Raises: what best() raises."""
+def _candidates(
+    problem: Problem, device: Device, num_sms: int | None, reduction: Reduction
+) -> list[tuple[Family, Config, Prediction]]:
+    """Every config of every family that fits, in the families' order. Raises: what best() raises.
+
+    Where one order of summation is asked for, each config is given it, and those that are not legal then are left out.
+    """
     found = [
         (family, config, predict(family, problem, config, device, num_sms))
         for family in PRODUCTION
-        for config in family.space(problem, device)
+        for config in _space(family, problem, device, reduction)
         if num_sms is None or config.cluster <= num_sms
     ]
     if not found:
         raise _no_candidate(problem, device)
     return found
+
+
+def _space(family: Family, problem: Problem, device: Device, reduction: Reduction) -> Iterator[Config]:
+    """What the family offers; with one order of summation what of it, given that order, is legal, each once."""
+    order = order_for(reduction)
+    if order is None:
+        yield from family.space(problem, device)
+        return
+    given = dict.fromkeys(order.of(offered) for offered in family.space(problem, device))
+    yield from (config for config in given if not config.violations(problem, device))
 
 
 def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:

@@ -65,7 +65,7 @@ class EmulatedBackend:
 
     `report` is of the last launch, None when that was stopped by an error; `findings` are its findings in either case.
     `limit_s`: see HostBackend; launch() itself refuses nothing. `max_blocks`: run() says when a run is
-    taken for endless.
+    taken for endless. `exact_sums`: see run().
     """
 
     model: Device
@@ -77,6 +77,7 @@ class EmulatedBackend:
     progress: Callable[[int, int], None] | None = None
     limit_s: float | None = None
     max_blocks: int = MAX_BLOCKS
+    exact_sums: bool = False
     name: str = "emulated"
     report: Report | None = None
     findings: tuple[Finding, ...] = ()
@@ -179,6 +180,7 @@ class EmulatedBackend:
             checks=self.checks,
             banks=self.banks,
             max_blocks=self.max_blocks,
+            exact_sums=self.exact_sums,
             progress=self.progress,
         )
 

@@ -21,6 +21,7 @@ from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
 from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
+from tilewright.order import Reduction
 from tilewright.plan import Plan
 from tilewright.problem import Problem
 from tilewright.timing import (
@@ -50,6 +51,7 @@ def compare(
     modes: Sequence[Mode] = ("interleaved",),
     configs: Sequence[Config | dict[str, Any] | None] = (None,),
     num_sms: int | None = None,
+    reduction: Reduction = "fast",
     rounds: int | None = None,
     ordinal: int = 0,
     seed: int = 0,
@@ -61,7 +63,7 @@ def compare(
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: as matmul chooses).
 
     `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `named`: more columns by name, each a
-    config of the problem (None: the model's choice, whatever is recorded).
+    config of the problem (None: the model's choice, whatever is recorded). `reduction`: of all columns but `plans`.
     `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
     rows hold what was found under "tuned".
     `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
@@ -84,12 +86,12 @@ def compare(
         field.add(Candidate(BASELINE, _cublas(sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
             with field.refusing("tilewright" if config is None else f"tilewright {config}"):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms)
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms, reduction=reduction)
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, config in (named or {}).items():
             with field.refusing(name):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False)
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False, reduction=reduction)
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, plan in (plans or {}).items():
             field.add_plan(name, plan, sets, {})

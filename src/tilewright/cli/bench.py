@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import terminal
+from tilewright.cli import request, terminal
+from tilewright.cli.request import Reduction
 
 if TYPE_CHECKING:
     from tilewright.bench.suite import Entry
@@ -49,6 +50,7 @@ def bench(
         Path | None,
         typer.Option("--records", metavar="FILE", help="JSON of problem to config words; default your records."),
     ] = None,
+    reduction: request.ReductionOption = Reduction.fast,
     time_budget: Annotated[
         float | None, typer.Option("--time-budget", min=1.0, metavar="S", help="Seconds of the run; searches shrink.")
     ] = None,
@@ -73,6 +75,7 @@ def bench(
         budget_s=time_budget,
         tuned_from=tuned_from,
         records=records,
+        reduction=reduction.value,
     )
     from tilewright.bench import suite_report
     from tilewright.bench.suite import entries, problem_of

@@ -42,4 +42,6 @@ FREE: dict[str, Config] = {
     "schedule": SINGLE.replace(schedule="linear"),
     "group_m": SINGLE.replace(group_m=1),
     "square": SINGLE.replace(square=2),
+    "swap": SINGLE.replace(swap=True, tile_n=24),
+    "dependent_launch": SINGLE.replace(dependent_launch=True),
 }

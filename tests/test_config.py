@@ -81,7 +81,7 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
         ({"tile_n": 0}, "tile_n = 0"),
         ({"tile_n": 24, "cluster_m": 2}, "use a multiple of 16"),
         ({"tile_k": 128}, "use 64"),
-        ({"stages": 1}, "stages = 1 is outside 2 .. 16"),
+        ({"stages": 1}, "stages = 1 is outside 2 .. 32"),
         ({"stages": 5}, "bytes of shared memory; NVIDIA H200 gives a CTA 232448"),
         ({"stages": -4}, "stages = -4"),
         ({"cluster_m": 4}, "cluster_m = 4 is outside 1 .. 2"),

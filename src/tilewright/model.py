@@ -43,6 +43,13 @@ _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GP
 # clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
 # 96.
 _NARROW_LATENCY_CYCLES = 2250
+# What a CTA waits for a slot whose bytes come from DRAM, under load: with s stages it takes s - 1 slots in this time. The
+# same figure; a judgement for other tiles, of which none was measured on its own.
+_LATENCY_CYCLES = 2250
+# Adding up a split tile: the last bytes sent, their way, the wait. A judgement: 0.5 us at the full clock, of which a TMA
+# multicast's way is the half. And what a CTA sends through the cluster's network in a cycle.
+_REDUCE_BASE_CYCLES = 900
+_REDUCE_BYTES_PER_CYCLE = 32
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
 _BACK_AND_FORTH_SAVING = 0.11
 # Energy: H200, 2026-11-29, fit over 121 cells, residual 13 W. Base in W; tensor cores and the rest of a real kernel in
@@ -119,6 +126,7 @@ class _Work:
     dram_bytes: float
     flops: float  # with those on the zeros past the edges
     pj_per_flop: float = _TENSOR_PJ + _REST_PJ
+    dram_slowdown: float = 1.0
 
     def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
         """Each resource's time alone."""
@@ -127,7 +135,7 @@ class _Work:
             "tensor cores": (self.tensor_cycles + self.store_cycles) * cycle_us,
             "fill": (self.fill_cycles + self.store_cycles) * cycle_us,
             "L2": self.l2_bytes / device.l2_gbps / 1e3,
-            "DRAM": self.dram_bytes / device.dram_gbps / 1e3,
+            "DRAM": self.dram_bytes / device.dram_gbps / 1e3 * self.dram_slowdown,
         }
 
     def power_w(self, time_us: float, clock_ghz: float) -> float:
@@ -144,6 +152,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
     CTA; a tile has 128 k steps of 1024 tensor cycles and 2138 cycles to store: 2.13 million cycles, 1214 us at 1.755
     GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1590 us.
     """
+    problem = config.computed(problem)
     launch = family.launch(problem, config, device, num_sms)
     work = _work(problem, config, device, launch.grid)
     fixed_us = device.launch_us + _RAMP_US
@@ -166,7 +175,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
             ("DRAM", parallel["DRAM"]),
         ),
         bound=bound,
-        waves=config.num_tiles(problem) / launch.grid,
+        waves=config.num_tiles(problem) * config.split_k / launch.grid,
         grid=launch.grid,
         roofline_share=floor_us(problem, device) / total_us,
         clock_ghz=clock_ghz,
@@ -262,6 +271,8 @@ def _space(family: Family, problem: Problem, device: Device, reduction: Reductio
 def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
     rows, _ = config.tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)
+    own_k_tiles = -(-k_tiles // config.split_k)  # of the CTA with the most
+    grid //= config.split_k  # CTAs that share a tile count as one
     tiles = config.wide_tiles(problem, grid)
     shapes = [(config.tile_n, tiles, -(-tiles // grid))]  # columns of a tile, tiles in all, tiles of the busiest CTA
     if narrow := config.narrow_tiles(problem, tiles):
@@ -269,16 +280,19 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
 
     tensor_cycles = fill_cycles = store_cycles = a_bytes = b_bytes = flops = 0.0
     for tile_n, count, busiest in shapes:
-        wgmmas = k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
+        wgmmas = own_k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
         tile_cycles = wgmmas * _wgmma_cycles(problem, tile_n, device)
         if tile_n < config.tile_n:
             in_flight = max(1, config.tail_stages(problem) - 1)
             tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / in_flight)
         row_bytes = k_tiles * config.tile_k * problem.dtype.size
-        fill = (config.tile_m + tile_n) * row_bytes / _FILL_BYTES_PER_CYCLE
+        fill = (config.tile_m + tile_n) * row_bytes / config.split_k / _FILL_BYTES_PER_CYCLE
         tensor_cycles += busiest * tile_cycles
         fill_cycles += busiest * fill
         store_cycles += _shown_store_cycles(config, tile_n, busiest, tile_cycles)
+        if config.split_k > 1:
+            sent = config.tile_m * tile_n * 4 / _REDUCE_BYTES_PER_CYCLE
+            store_cycles += busiest * (_REDUCE_BASE_CYCLES + sent)
         a_bytes += count * config.tile_m * row_bytes
         b_bytes += count * tile_n * row_bytes
         flops += 2.0 * count * config.tile_m * tile_n * k_tiles * config.tile_k
@@ -290,7 +304,23 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
         l2_bytes=_l2_bytes(config, rows, a_bytes, b_bytes),
         dram_bytes=_dram_bytes(problem, config, device, grid),
         flops=flops,
+        dram_slowdown=_dram_slowdown(problem, config, device, tiles, grid),
     )
+
+
+def _dram_slowdown(problem: Problem, config: Config, device: Device, tiles: int, grid: int) -> float:
+    """How many times longer reading memory takes than at its full rate: a CTA has the ring's bytes in flight, and where
+    too few CTAs work, in the last wave or in all, that is not enough. `grid` counts those that share a tile once.
+
+    Worked example, an h200: 132 CTAs need 20 bytes a cycle each at 1.755 GHz. A ring of 12 slots of 16,384 bytes brings
+    80, of which an SM takes 64: 42 CTAs are enough, and 21 read at half the rate.
+    """
+    in_flight = (config.stages - 1) * config.stage_bytes(problem) / _LATENCY_CYCLES
+    of_cta = min(_FILL_BYTES_PER_CYCLE, in_flight)
+    wanted = device.dram_gbps / device.clock_ghz  # bytes a cycle
+    full, last = divmod(tiles, grid)
+    slow = [max(1.0, wanted / (ctas * config.split_k * of_cta)) for ctas in (grid, last or grid)]
+    return (full * grid * slow[0] + last * slow[1]) / tiles
 
 
 def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
@@ -304,7 +334,8 @@ def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
 def _shown_store_cycles(config: Config, tile_n: int, tiles: int, tile_cycles: float) -> float:
     """Cycles that the stores of a CTA's tiles add to its multiplications."""
     blocks = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
-    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * tile_n / _STORE_VALUES_PER_CYCLE
+    columns = config.stored_n if config.split_k > 1 else tile_n
+    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / _STORE_VALUES_PER_CYCLE
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return tiles * max(0.0, (store_cycles - tile_cycles) / 2) + store_cycles
     if config.staggered:

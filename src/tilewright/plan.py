@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
-from tilewright.backends.base import Argument, Backend, HostBackend, IntArgument, IntsArgument, Launch
+from tilewright.backends.base import Backend, HostBackend, Launch
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
@@ -24,7 +24,7 @@ from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, 
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
 from tilewright.kernels import catalog
-from tilewright.kernels.family import Family
+from tilewright.kernels.family import Family, with_inputs_exchanged
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
 from tilewright.model import Prediction
@@ -161,7 +161,8 @@ class Plan(Runner):
         self._kernel_problem = _kernel_problem(problem)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
-        self.arguments = _named_arguments(problem, family.arguments(self._kernel_problem, config, self.launch))
+        arguments = family.arguments(self._kernel_problem, config, self.launch)
+        self.arguments = arguments if problem.out_major == "n" else with_inputs_exchanged(arguments)
         self._binary: Binary | None = None
         self._by_place: dict[tuple[Location, tuple[int, ...]], BoundPlan] = {}
 
@@ -391,19 +392,6 @@ def _kernel_problem(problem: Problem) -> Problem:
         none: tuple[int, ...] = ()
         problem = dataclasses.replace(problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none)
     return problem.row_major
-
-
-def _named_arguments(problem: Problem, arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
-    """The kernel's arguments, operands named as the caller does: a column-major out has b for the kernel's a."""
-    if problem.out_major == "n":
-        return arguments
-    names = {"a": "b", "b": "a", "out": "out"}
-    return tuple(
-        argument
-        if isinstance(argument, IntArgument | IntsArgument)
-        else dataclasses.replace(argument, operand=names[argument.operand])
-        for argument in arguments
-    )
 
 
 def _check_agrees(planned: Problem, given: Problem) -> None:

@@ -30,17 +30,16 @@ _LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
 _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
-_END = """    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
+_END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
 """
-_START = """
-        ptx::barrier_cluster_arrive_release();
+START = """
+        ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
     }
-
-    const TileSchedule
+    if constexpr (Config::DEPENDENT_LAUNCH)
 """
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -149,23 +148,23 @@ MUTANTS: tuple[Mutant, ...] = (
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER) - 1;", "1;"), by="deadlock"),
+    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::SHARING) - 1;", "1;"), by="deadlock"),
     mutant(
         "released only to the own CTA",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by=("operand released early",),
     ),
     mutant(
         "remote arrivals dropped",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by="deadlock",
     ),
     mutant(
         "remote arrivals dropped, count fitted",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
@@ -175,13 +174,13 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "__syncthreads instead of the cluster barrier",
         "cluster",
-        (UNIT, _START, "        __syncthreads();\n    }\n\n    const TileSchedule"),
+        (UNIT, START, "        __syncthreads();\n    }\n    if constexpr (Config::DEPENDENT_LAUNCH)"),
         by="mbarrier init order",
     ),
     mutant(
         "no barrier after init, cluster",
         "cluster",
-        (UNIT, _START, "    }\n\n    const TileSchedule"),
+        (UNIT, START, "    }\n    if constexpr (Config::DEPENDENT_LAUNCH)"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(

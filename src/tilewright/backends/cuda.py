@@ -365,13 +365,21 @@ class CudaBackend:
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
         config.sharedMemBytes = launch.smem_bytes
         config.hStream = d.CUstream(stream)
+        attributes = []
         if launch.cluster > 1:
             attribute = d.CUlaunchAttribute()
             attribute.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x = launch.cluster
             attribute.value.clusterDim.y = 1
             attribute.value.clusterDim.z = 1
-            config.attrs, config.numAttrs = [attribute], 1
+            attributes.append(attribute)
+        if launch.is_dependent:
+            attribute = d.CUlaunchAttribute()
+            attribute.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
         if len(call.configs) >= MAX_CACHED_CONFIGS:
             call.configs.clear()
         call.configs[stream] = config

@@ -5,10 +5,11 @@ Knows nothing of compilers or drivers: it hands a Source to the one and argument
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Protocol
 
-from tilewright.backends.base import Argument, Launch
+from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.problem import Problem
@@ -39,3 +40,14 @@ class Family(Protocol):
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The kernel's parameters in order, for a launch of this grid."""
         ...
+
+
+def with_inputs_exchanged(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """The arguments of a kernel for the transposed product, operands named as the product itself has them."""
+    names = {"a": "b", "b": "a", "out": "out"}
+    return tuple(
+        argument
+        if isinstance(argument, IntArgument | IntsArgument)
+        else dataclasses.replace(argument, operand=names[argument.operand])
+        for argument in arguments
+    )

@@ -67,6 +67,13 @@
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix, tensor maps have a dimension more, or
 // three, and a tile's matrix travels with it (batch.cuh).
 //
+// Few rows. With SWAP out is computed transposed: its columns are the rows of the tiles in the picture above, and slots
+// are stored with rows and columns exchanged (transposed.cuh; OUT_TRANSPOSED). m and n, a and b are those of out^T.
+//
+// Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
+//
+// Dependent launch. Barriers and maps are made ready while the launch before still runs; then every thread waits for it.
+//
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
@@ -84,6 +91,7 @@
 #include "ptx/misc.cuh"
 #include "ptx/wgmma.cuh"
 #include "schedule.cuh"
+#include "split.cuh"
 #include "swizzle.cuh"
 #include "wgmma_mma_async.cuh"
 
@@ -98,7 +106,7 @@ static_assert(Config::A_K_MAJOR || BLOCK_BYTES == PANEL_BYTES, "64 rows of a are
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
-constexpr uint16_t CLUSTER_MASK = (1 << Config::CLUSTER) - 1;
+constexpr uint16_t CLUSTER_MASK = (1 << Config::SHARING) - 1;
 constexpr uint32_t CONSUMER_WARPS = Config::CONSUMERS * WARPGROUP_WARPS;
 
 constexpr int WIDE_RING_BYTES = Config::STAGES * Config::STAGE_BYTES;
@@ -114,7 +122,7 @@ struct Shared {
     alignas(sizeof(Tile)) Tile tile[SLOTS];  // that the slot belongs to; written with the first slot of a tile
     alignas(8) uint64_t stored;
 };
-static_assert(sizeof(Shared) == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
+static_assert(sizeof(Shared) + Config::PARTIAL_BYTES == Config::SMEM_BYTES, "config.smem_bytes and Shared must agree");
 static_assert(A_BYTES + B_BYTES == Config::STAGE_BYTES, "config.stage_bytes and Shared must agree");
 static_assert(NARROW_BYTES <= WIDE_RING_BYTES, "the first narrow tile begins before the last wide one is stored");
 
@@ -206,7 +214,7 @@ DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 =
 class Producer {
 public:
     DEVICE Producer(const Shared& shared, const TensorMap& the_a_map, const TensorMap& the_b_map,
-                    const BTailMap& the_b_tail_map, const Batch& the_batch, int32_t k_tiles, uint32_t the_rank)
+                    const BTailMap& the_b_tail_map, const Batch& the_batch, const KTiles& the_k_tiles, uint32_t the_rank)
         : wide{WideRing(shared, 0)},
           narrow{NarrowRing(shared, Config::STAGES)},
           stored(shared_address(&shared.stored)),
@@ -214,7 +222,7 @@ public:
           b_map(the_b_map),
           b_tail_map(the_b_tail_map),
           batch(the_batch),
-          num_k_tiles(k_tiles),
+          k_tiles(the_k_tiles),
           cta_rank(the_rank) {}
 
     DEVICE void run(const TileSchedule& schedule) {
@@ -250,8 +258,8 @@ private:
     DEVICE void fill(Filling<Ring>& filling, const Tile& tile, bool backward, LoadColumns load_columns) {
         const Ring& ring = filling.ring;
         const Member member = batch.a_member(batch.member(tile.matrix()));
-        for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-            const int32_t k = (backward ? num_k_tiles - 1 - k_tile : k_tile) * Config::TILE_K;
+        for (int32_t k_tile = 0; k_tile < k_tiles.count; ++k_tile) {
+            const int32_t k = (k_tiles.first + (backward ? k_tiles.count - 1 - k_tile : k_tile)) * Config::TILE_K;
             const uint32_t slot = filling.state.index;
             const uint32_t full = ring.full_at(slot);
             wait(ring.empty_at(slot), filling.state.parity);
@@ -286,17 +294,17 @@ private:
     const TensorMap& b_map;
     const BTailMap& b_tail_map;
     const Batch& batch;
-    const int32_t num_k_tiles;
+    const KTiles k_tiles;
     const uint32_t cta_rank;
 };
 
 // One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
 template <class Ring>
 DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
-    if constexpr (Config::CLUSTER == 1) {
+    if constexpr (Config::SHARING == 1) {
         if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
     } else {
-        if (lane < Config::CLUSTER) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+        if (lane < Config::SHARING) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
     }
 }
 
@@ -383,7 +391,7 @@ DEVICE void issue(const From& source, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(Shared& the_shared, const Out& the_out, const OutTail& the_out_tail, const Batch& the_batch,
-                    int32_t k_tiles, uint32_t consumer_index)
+                    const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
         : shared(the_shared),
           out(the_out),
           out_tail(the_out_tail),
@@ -391,7 +399,8 @@ public:
           num_k_tiles(k_tiles),
           index(consumer_index),
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
-          lane(threadIdx.x % WARP_THREADS) {}
+          lane(threadIdx.x % WARP_THREADS),
+          reduction(partials, consumer_index * WARPGROUP_WARPS + warp, lane, cta_rank) {}
 
     DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
         Source<WideRing> wide(WideRing(shared, 0), first_block() * BLOCK_BYTES);
@@ -407,6 +416,7 @@ public:
                 for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});
             }
         }
+        if constexpr (Config::SPLIT_K > 1) reduction.finish();
         finish_stores(lane);
     }
 
@@ -449,7 +459,7 @@ private:
     template <class From, class OutOfShape, class AllSeen>
     DEVICE void compute(From& source, const OutOfShape& to, AllSeen all_seen) {
         Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
-        constexpr int N = OutOfShape::Shape::COLUMNS;
+        constexpr int N = OutOfShape::Shape::TILE_COLUMNS;
         source.await_slot();
         issue<N, 0, Config::WGMMAS_M, true>(source, rC);
         ptx::wgmma_commit_group();
@@ -470,8 +480,26 @@ private:
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
         release(source.ring, previous, lane);
+        if constexpr (Config::SPLIT_K == 1) {
+            store_blocks(rC, to, tile, tile.n);
+        } else {
+            reduction.send(rC);
+            if (reduction.receives()) {
+                Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
+                reduction.receive(sums);
+                store_blocks(sums, to, tile, tile.n + reduction.first_column());
+            }
+            reduction.advance();
+        }
+    }
+
+    // All row blocks of a tile, columns from `column` on.
+    template <class Blocks, class OutOfShape>
+    DEVICE void store_blocks(const Blocks& blocks, const OutOfShape& to, const Tile& tile, int32_t column) {
 #pragma unroll
-        for (int block = 0; block < Config::WGMMAS_M; ++block) store(rC[block], to, tile.matrix(), row_of(tile, block), tile.n);
+        for (int block = 0; block < Config::WGMMAS_M; ++block) {
+            store(blocks[block], to, tile.matrix(), row_of(tile, block), column);
+        }
     }
 
     // PINGPONG: every second tile.
@@ -568,6 +596,7 @@ private:
     const uint32_t index;  // 0 .. CONSUMERS-1
     const uint32_t warp;   // of the warpgroup
     const uint32_t lane;
+    Reduction reduction;
 };
 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
@@ -580,40 +609,50 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
 
+    const Partials& partials = *reinterpret_cast<const Partials*>(dynamic_smem + sizeof(Shared));  // with SPLIT_K > 1
+
+    // Maps come first, since memory is far; the barriers meanwhile, by another warp.
     if (threadIdx.x == 0) {
+        ptx::prefetch_tensormap(a_map);
+        ptx::prefetch_tensormap(b_map);
+        prefetch_map(out_map);
+    }
+    if (threadIdx.x == WARP_THREADS) {
         const WideRing ring(shared, 0);  // and, behind its own, the barriers of the narrow one
         for (uint32_t slot = 0; slot < SLOTS; ++slot) {
             ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);
             ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
         }
         if constexpr (Config::TAIL_N > 0) ptx::mbarrier_init(shared_address(&shared.stored), CONSUMER_WARPS);
+        if constexpr (Config::SPLIT_K > 1) init_partials(partials);
         ptx::fence_mbarrier_init_release_cluster();
-        ptx::prefetch_tensormap(a_map);
-        ptx::prefetch_tensormap(b_map);
     }
+    if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_launch_dependents();
     if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
-    } else {  // the peer's barriers are initialised, and the peer has started
-        ptx::barrier_cluster_arrive_release();
+    } else {  // the peers' barriers are initialised, as the fence has said to all, and the peers have started
+        ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
     }
 
-    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, cta_rank);
-    const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
+    if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_wait();  // no operand and no out is touched before
+
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
+    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
     // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
     const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) Producer(shared, a_map, b_map, b_tail_map, batch, num_k_tiles, cta_rank).run(schedule);
+        if (threadIdx.x == 0) Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule);
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
         const Out out{out_map, out_base, out_pitch, m, n, Member{}};
         const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n, Member{}};
-        Consumer(shared, out, out_tail, batch, num_k_tiles, warpgroup - 1)
+        Consumer(shared, out, out_tail, batch, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
-    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
+    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }

@@ -43,11 +43,11 @@ _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GP
 # clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
 # 96.
 _NARROW_LATENCY_CYCLES = 2250
-# What a CTA waits for a slot whose bytes come from DRAM, under load: with s stages it takes s - 1 slots in this time. The
-# same figure; a judgement for other tiles, of which none was measured on its own.
+# What a CTA waits for a slot whose bytes come from DRAM, under load: with s stages it takes s - 1 slots in this time.
+# The same figure; a judgement for other tiles, of which none was measured on its own.
 _LATENCY_CYCLES = 2250
-# Adding up a split tile: the last bytes sent, their way, the wait. A judgement: 0.5 us at the full clock, of which a TMA
-# multicast's way is the half. And what a CTA sends through the cluster's network in a cycle.
+# Adding up a split tile: the last bytes sent, their way, the wait: 0.5 us at the full clock. And what a CTA sends
+# through the cluster's network in a cycle. Judgements, neither measured.
 _REDUCE_BASE_CYCLES = 900
 _REDUCE_BYTES_PER_CYCLE = 32
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).

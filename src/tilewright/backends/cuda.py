@@ -357,9 +357,23 @@ class CudaBackend:
             self._allow_smem(module, smem_bytes)
             return True
 
+    def max_clusters(self, kernel: Kernel, launch: Launch) -> int:
+        """How many clusters of the launch the device holds at once: the SMs of one lie in one group of the chip."""
+        with self.on(kernel.ordinal):
+            function = self.call("cuKernelGetFunction", kernel.module.handle)
+            return int(self.call("cuOccupancyMaxActiveClusters", function, self._shape(launch, 0)))
+
     def _config(self, call: Call, stream: int) -> Any:
         """The launch shape on one stream; written once and only read afterwards, so threads may share it."""
-        d, launch = self.driver.module, call.launch
+        config = self._shape(call.launch, stream)
+        if len(call.configs) >= MAX_CACHED_CONFIGS:
+            call.configs.clear()
+        call.configs[stream] = config
+        return config
+
+    def _shape(self, launch: Launch, stream: int) -> Any:
+        """A CUlaunchConfig."""
+        d = self.driver.module
         config = d.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
@@ -380,9 +394,6 @@ class CudaBackend:
             attributes.append(attribute)
         if attributes:
             config.attrs, config.numAttrs = attributes, len(attributes)
-        if len(call.configs) >= MAX_CACHED_CONFIGS:
-            call.configs.clear()
-        call.configs[stream] = config
         return config
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:

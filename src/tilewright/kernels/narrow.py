@@ -1,7 +1,7 @@
 """Configs of the Hopper family for products that give its large tiles too little to do: few rows or columns, few tiles.
 
-Few rows (decode) are wgmma's narrow side by `swap`, few columns are it anyway; both want a deep ring, since such a product
-is read from memory once and multiplied on the way. Few tiles want `split_k`, so that every SM has a part of k.
+Few rows (decode) are wgmma's narrow side by `swap`, few columns are it anyway; both want a deep ring, since such a
+product is read from memory once and multiplied on the way. Few tiles want `split_k`, so that every SM has a part of k.
 Knows what is worth a look; what is fastest, the model knows.
 """
 
@@ -25,7 +25,7 @@ _LEAST_K_TILES = 4
 
 def narrow_space(problem: Problem, device: Device) -> Iterator[Config]:
     """Every legal config of these that is worth a look; none for a large product."""
-    for base in (*_narrow(problem), *_few(problem)):
+    for base in dict.fromkeys((*_narrow(problem), *_few(problem))):
         yield from _split(base, problem, device)
 
 
@@ -47,11 +47,11 @@ def _few(problem: Problem) -> Iterator[Config]:
 
 
 def _split(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """The config in every split that gives SMs work which they would not have, each with as deep a ring as is of use."""
+    """The config in every split that gives SMs work which they would not have, with as deep a ring as is of use."""
     k_tiles = -(-problem.k // base.tile_k)
     tiles = base.num_tiles(problem)
     for split_k in SPLITS:
-        if split_k == 1 and not (base.swap or base.tile_n % 32 or tiles <= device.num_sms):
+        if split_k == 1 and not base.swap and tiles > device.num_sms:
             continue  # the family's other tiles serve
         if split_k > 1 and (tiles > 2 * device.num_sms or k_tiles < _LEAST_K_TILES * split_k):
             continue

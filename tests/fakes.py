@@ -55,11 +55,11 @@ class GpuArray:
         return GpuArray(self.host.reshape(*shape))
 
     def clone(self) -> GpuArray:
-        return GpuArray(_aligned_copy(self.host, order="K"))
+        return GpuArray(aligned_copy(self.host, order="K"))
 
     def contiguous(self) -> GpuArray:
         """As torch's: the array itself where it is contiguous."""
-        return self if self.host.flags.c_contiguous else GpuArray(_aligned_copy(self.host, order="C"))
+        return self if self.host.flags.c_contiguous else GpuArray(aligned_copy(self.host, order="C"))
 
     @property
     def mT(self) -> GpuArray:  # noqa: N802  # torch's name
@@ -75,14 +75,14 @@ class GpuArray:
 
     def copy(self, order: str = "C") -> GpuArray:
         """As NumPy's and CuPy's."""
-        return GpuArray(_aligned_copy(self.host, order=order))
+        return GpuArray(aligned_copy(self.host, order=order))
 
 
 def gpu(shape: tuple[int, ...], dtype: str = "bf16", *, seed: int | None = None, fill: float = 0.0) -> GpuArray:
     """A row-major array at a multiple of 256 bytes, as device allocators give: seeded small integers, or `fill`."""
     kind = dtypes.by_name(dtype).numpy
     values = np.full(shape, fill) if seed is None else np.random.default_rng(seed).integers(-4, 5, shape)
-    return GpuArray(_aligned_copy(values.astype(kind), order="C"))
+    return GpuArray(aligned_copy(values.astype(kind), order="C"))
 
 
 def product(a: GpuArray, b: GpuArray) -> np.ndarray:
@@ -90,7 +90,7 @@ def product(a: GpuArray, b: GpuArray) -> np.ndarray:
     return a.host.astype(np.float64) @ b.host.astype(np.float64)
 
 
-def _aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
+def aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
     packed = np.array(source, order=order)
     raw = np.zeros(packed.nbytes + 256, np.uint8)
     start = -raw.ctypes.data % 256

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,16 @@ PROBLEM = packed(4096, 4096, 4096)
 
 def test_the_default_config_is_legal() -> None:
     assert Config().violations(PROBLEM, H200) == ()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers_and_its_others_are_not() -> None:
+    config = Config(tile_n=np.int64(192), stages=np.uint8(4), group_m=np.int32(8))
+    assert config == Config(tile_n=192, stages=4, group_m=8)
+    assert [type(getattr(config, name)) for name in ("tile_n", "stages", "group_m")] == [int] * 3
+    assert Config().replace(tile_n=np.int16(192)).violations(PROBLEM, H200) == ()
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["tile_n"] == 192
+    for wrong in (np.float32(192), np.array([192, 8]), np.bool_(True), True):
+        assert "is not a whole number" in Config(tile_n=wrong).violations(PROBLEM, H200)[0]
 
 
 def test_shared_memory_is_operands_store_slots_and_barriers() -> None:
@@ -271,7 +283,9 @@ def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
     assert any("2^30" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
 
 
-@pytest.mark.parametrize(("n", "advice"), [(2**13, "use a larger tile"), (2**30, "split the product along m or n")])
+@pytest.mark.parametrize(
+    ("n", "advice"), [(2**13, "use a larger tile, such as 256x128"), (2**30, "split the product along m or n")]
+)
 def test_a_larger_tile_is_advised_only_where_one_is_large_enough(n: int, advice: str) -> None:
     config = Config(tile_m=64, tile_n=8, consumers=1)
     assert any(reason.endswith(advice) for reason in config.violations(packed(2**30, n, 8), H200))

@@ -6,7 +6,9 @@ arrivals) are computed here and nowhere else; the rendered header hands them to 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,7 +31,8 @@ ATOM_BYTES = 1024  # 8 rows of 128 bytes: the period of the 128-byte swizzle
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
 TILE_BYTES = 8  # a Tile of schedule.cuh: row and column
-MAX_STAGES = 32  # a warp initialises the barriers of the ring, a lane those of its slot
+MAX_SMEM_BYTES = 232448  # of a CTA on compute capability 9.0 (CUDA programming guide: 227 KB)
+MAX_STAGES = 32  # of the smallest slots, 9 KB of a 64x8 tile, 25 fit
 SPLITS: tuple[int, ...] = (1, 2, 4, 8)  # 8 CTAs is the largest cluster that every device takes (CUDA programming guide)
 TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of 16-bit values a warp
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
@@ -84,6 +87,14 @@ class Config:
         """The product as the kernel computes it: out row-major, or column-major with `swap`. What this config, its
         family and the model say about sizes, majors and tiles is about this one; computed() of it is itself."""
         return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
+
+    def __post_init__(self) -> None:
+        """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
+                with contextlib.suppress(TypeError):
+                    object.__setattr__(self, field.name, operator.index(value))
 
     # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
 
@@ -160,23 +171,50 @@ class Config:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
 
-    def store_warp_bytes(self, problem: Problem) -> int:
-        """Bytes of one consumer warp's store slots: `store_slots` of a wide tile, and at least one of a narrow tile.
+    def narrow_bytes(self, problem: Problem) -> int:
+        """Bytes of one slot of the narrow tiles' ring."""
+        return (self.tile_m + self.tail_n) * self.tile_k * problem.dtype.size
 
-        Up to the period of the swizzles that they are written in.
-        """
+    def store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes of one consumer warp's store slots: `store_slots` of a wide tile."""
+        return self._store_warp_bytes(problem, self.stored_n, self.store_slots)
+
+    def tail_store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes of one consumer warp's store slots for narrow tiles: all columns at once; 0 without them."""
+        if not self.tail_n:
+            return 0
+        columns = store_columns(self.computed(problem), self.tail_n)
+        return self._store_warp_bytes(problem, self.tail_n, -(-self.tail_n // columns))
+
+    def _store_warp_bytes(self, problem: Problem, width: int, slots: int) -> int:
+        """Up to the period of the swizzle that they are written in."""
         problem, size = self.computed(problem), problem.out_dtype.size
-        rows = [store_columns(problem, width) * size for width in (self.stored_n, self.tail_n) if width]
+        row_bytes = store_columns(problem, width) * size
+        period = 8 * row_bytes if row_bytes % 32 == 0 else 128
         if self.swap:  # a slot's rows are columns of the tile
             period = 8 * STORE_ROWS * size
-        else:
-            period = max(8 * row if row % 32 == 0 else 128 for row in rows)
-        needed = STORE_ROWS * max(self.store_slots * rows[0], *rows)
-        return -(-needed // period) * period
+        return -(-STORE_ROWS * slots * row_bytes // period) * period
 
     def store_bytes(self, problem: Problem) -> int:
-        """Bytes of all store slots: each consumer warp has its own."""
+        """Bytes of all store slots of wide tiles: each consumer warp has its own."""
         return self.consumers * WARPGROUP_WARPS * self.store_warp_bytes(problem)
+
+    def tail_stages(self, problem: Problem) -> int:
+        """Slots of the narrow tiles' ring: as many as fit beside their store slots, 16 at most; 0 without them.
+
+        A narrow tile reads more bytes a cycle than a wide one, and so needs more of them in flight. Worked example,
+        256x192 and a tail of 120, 3 stages: 48,128 bytes a slot and 30,720 of store slots in 232,448 bytes make 4.
+        """
+        if not self.tail_n:
+            return 0
+        stores = self.consumers * WARPGROUP_WARPS * self.tail_store_warp_bytes(problem)
+        room = MAX_SMEM_BYTES - stores - self._slot_overhead_bytes(problem) * (self.stages + 16) - ATOM_BYTES
+        return min(16, room // self.narrow_bytes(problem))
+
+    @staticmethod
+    def _slot_overhead_bytes(problem: Problem) -> int:
+        """A full barrier, an empty one, and the tile that the slot belongs to; of a batch with its matrix."""
+        return 2 * BARRIER_BYTES + (2 * TILE_BYTES if problem.batch else TILE_BYTES)
 
     @property
     def partial_bytes(self) -> int:
@@ -191,12 +229,15 @@ class Config:
     def smem_bytes(self, problem: Problem) -> int:
         """Bytes of dynamic shared memory that one CTA asks for.
 
-        Shapes: stages x (tile_m + tile_n) x tile_k operands, the store slots, and for each stage a full barrier, an
-        empty one and the tile it belongs to. Source: the Shared struct of hopper_gemm.cu, which asserts the same sum.
+        Shapes: stages x (tile_m + tile_n) x tile_k operands and their store slots, or what the narrow tiles need in the
+        same place; for each slot of both rings its barriers and tile; one more barrier. Source: the Shared struct of
+        hopper_gemm.cu, which asserts the same sum.
         """
-        tile_bytes = 2 * TILE_BYTES if problem.batch else TILE_BYTES  # with its matrix
-        per_stage = self.stage_bytes(problem) + 2 * BARRIER_BYTES + tile_bytes
-        total = self.stages * per_stage + self.store_bytes(problem)
+        wide = self.stages * self.stage_bytes(problem) + self.store_bytes(problem)
+        tail_stores = self.consumers * WARPGROUP_WARPS * self.tail_store_warp_bytes(problem)
+        narrow = self.tail_stages(problem) * self.narrow_bytes(problem) + tail_stores
+        slots = self.stages + self.tail_stages(problem)
+        total = max(wide, narrow) + slots * self._slot_overhead_bytes(problem) + BARRIER_BYTES
         return -(-total // ATOM_BYTES) * ATOM_BYTES + self.partial_bytes
 
     @property
@@ -375,11 +416,15 @@ class Config:
         if self.has_too_many_tiles(problem):
             rows, columns = self.tiles(problem)
             matrices = f"{problem.num_matrices} x " if problem.batch else ""
-            fewest = -(-problem.m // 256) * -(-problem.n // WGMMA_MAX_N) * problem.num_matrices  # no tile is larger
-            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile"
+            fewest = -(-problem.m // 256) * -(-problem.n // 128) * problem.num_matrices  # that tile is always legal
+            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile, such as 256x128"
             found.append(f"{matrices}{rows} x {columns} tiles are past the 2^30 that the schedule counts; {works}")
         if self.cluster > device.num_sms:
             found.append(f"clusters of {self.cluster} CTAs do not fit the {device.num_sms} SMs of {device.name}")
+        if self.tail_n and self.tail_stages(problem) < 2:
+            found.append(
+                f"tail_n = {self.tail_n} leaves room for fewer than 2 slots of {self.narrow_bytes(problem)} bytes"
+            )
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             partials = f" and {self.partial_bytes} of partial sums" if self.split_k > 1 else ""

@@ -6,7 +6,7 @@ nothing of plans or drivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.config import MAX_TILES, STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
@@ -14,6 +14,7 @@ from tilewright.device import Device
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
+from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
@@ -37,8 +38,8 @@ _MERGED_SHARE = 0.3
 _MULTICAST_SHARE = 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
-# A slot of a narrow tile lands so long after it was asked for: with s stages a k tile takes at least this / (s - 1).
-# Fitted, H200, 2026-11-30, 3 stages: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
+# A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
+# Fitted, H200, 2026-11-30, 3 slots: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
 # clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
 # 96.
 _NARROW_LATENCY_CYCLES = 2250
@@ -203,13 +204,13 @@ def floor_us(problem: Problem, device: Device) -> float:
     return max(work.times_us(device, _clock_ghz(work, device, 0.0)).values())
 
 
-def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice:
-    """The config to run without tuning.
+def best(problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast") -> Choice:
+    """The config to run without tuning; with reduction "invariant" of those that add in the one order (order.py).
 
     Raises: UnsupportedError: no production family serves the device. ShapeError: more tiles than a schedule counts.
     ConfigError: none of its configs fits the problem.
     """
-    candidates = _candidates(problem, device, num_sms)
+    candidates = _candidates(problem, device, num_sms, reduction)
     fastest = min(prediction.total_us for _, _, prediction in candidates)
     family, config, prediction = next(
         choice for choice in candidates if choice[2].total_us <= fastest * (1 + _INDIFFERENCE)
@@ -226,28 +227,45 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     )
 
 
-def ranked(problem: Problem, device: Device, count: int, num_sms: int | None = None) -> list[Ranked]:
+def ranked(
+    problem: Problem, device: Device, count: int, num_sms: int | None = None, reduction: Reduction = "fast"
+) -> list[Ranked]:
     """The `count` fastest configs by the model, fastest first, all different; equals in the family's order.
 
     Raises: what best() raises.
     """
     found: dict[tuple[str, Config], Ranked] = {}
-    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms)):
+    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms, reduction)):
         found.setdefault((family.name, config), Ranked(family, config, prediction, order))
     return sorted(found.values(), key=lambda each: each.prediction.total_us)[:count]
 
 
-def _candidates(problem: Problem, device: Device, num_sms: int | None) -> list[tuple[Family, Config, Prediction]]:
-    """Every config of every family that fits, in the families' order. Raises: what best() raises."""
+def _candidates(
+    problem: Problem, device: Device, num_sms: int | None, reduction: Reduction
+) -> list[tuple[Family, Config, Prediction]]:
+    """Every config of every family that fits, in the families' order. Raises: what best() raises.
+
+    Where one order of summation is asked for, each config is given it, and those that are not legal then are left out.
+    """
     found = [
         (family, config, predict(family, problem, config, device, num_sms))
         for family in PRODUCTION
-        for config in family.space(problem, device)
+        for config in _space(family, problem, device, reduction)
         if num_sms is None or config.cluster <= num_sms
     ]
     if not found:
         raise _no_candidate(problem, device)
     return found
+
+
+def _space(family: Family, problem: Problem, device: Device, reduction: Reduction) -> Iterator[Config]:
+    """What the family offers; with one order of summation what of it, given that order, is legal, each once."""
+    order = order_for(reduction)
+    if order is None:
+        yield from family.space(problem, device)
+        return
+    given = dict.fromkeys(order.of(offered) for offered in family.space(problem, device))
+    yield from (config for config in given if not config.violations(problem, device))
 
 
 def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
@@ -265,7 +283,8 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
         wgmmas = own_k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
         tile_cycles = wgmmas * _wgmma_cycles(problem, tile_n, device)
         if tile_n < config.tile_n:
-            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / (config.stages - 1))
+            in_flight = max(1, config.tail_stages(problem) - 1)
+            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / in_flight)
         row_bytes = k_tiles * config.tile_k * problem.dtype.size
         fill = (config.tile_m + tile_n) * row_bytes / config.split_k / _FILL_BYTES_PER_CYCLE
         tensor_cycles += busiest * tile_cycles

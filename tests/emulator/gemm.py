@@ -57,6 +57,11 @@ CASES: dict[str, Case] = {
     "tail": Case(packed(192, 88, 192), _SMALL.replace(tail_n=8), 2),
     # 3 x 4 tiles on 7 CTAs: of the 7 wide ones three are in row 0, which has 1 narrow one, and the others have 4
     "tail of two lengths": Case(packed(192, 104, 72), _SMALL.replace(tail_n=8), 7),
+    # as the space offers it: 4 narrow slots and their store slots where 3 wide ones and theirs are; fewer k tiles than
+    # narrow slots, since the last of these waits for the stores as well
+    "tail of 256x192": Case(
+        packed(512, 576, 136), Config(tile_m=256, tile_n=192, stages=3, store_slots=3, tail_n=120, staggered=True), 4
+    ),
     "tail of n-contiguous b": Case(
         packed(64, 384, 136, b_major="n"), _config(consumers=1, tile_m=64, tile_n=128, tail_n=64), 2
     ),

@@ -19,10 +19,11 @@ def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy
 
 _ADDING = '\\n" "}\\n" : "+f"(rC[0])'  # of the wrapper that adds to what is there
 _RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
+_ARRIVE = "ptx::mbarrier_arrive(ring.empty_at(slot));"
 _FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
-_EMPTY_WAIT = "wait(ring.empty_at(state.index), state.parity);"
-_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
-_SLOT = "issue<N, 0, Config::WGMMAS_M, false>(operands, state.index, rC);"  # of compute(): after the first
+_EMPTY_WAIT = "wait(ring.empty_at(slot), filling.state.parity);"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
+_SLOT = "issue<N, 0, Config::WGMMAS_M, false>(source, rC);"  # of compute(): after the first
 _COMMIT = "ptx::wgmma_commit_group();"
 _SLOT_WAIT = f"{_SLOT} {_COMMIT} ptx::wgmma_wait_group<1>();"
 _LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
@@ -61,14 +62,18 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the newest slot is released",
         "single",
-        (UNIT, f"{_SLOT_WAIT} release(ring, previous, lane);", f"{_SLOT_WAIT} release(ring, state.index, lane);"),
+        (
+            UNIT,
+            f"{_SLOT_WAIT} release(source.ring, previous, lane);",
+            f"{_SLOT_WAIT} release(source.ring, source.state.index, lane);",
+        ),
         by=("operand released early", "deadlock", "mbarrier over-arrival"),
     ),
     mutant(
         "the last slot is released before its wait",
         "single",
-        (UNIT, _LAST_WAIT, f"release(ring, previous, lane); {_LAST_WAIT}"),
-        (UNIT, "keep_below(rC[block]);\n    release(ring, previous, lane);", "keep_below(rC[block]);"),
+        (UNIT, _LAST_WAIT, f"release(source.ring, previous, lane); {_LAST_WAIT}"),
+        (UNIT, "keep_below(rC[block]);\n    release(source.ring, previous, lane);", "keep_below(rC[block]);"),
         by="operand released early",
     ),
     mutant(
@@ -86,11 +91,16 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "no wgmma fence", "single", (UNIT, f"{_FULL_WAIT} ptx::wgmma_fence();", _FULL_WAIT), by="missing wgmma.fence"
     ),
-    mutant("expects too many bytes", "single", (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes + 16")), by="deadlock"),
+    mutant(
+        "expects too many bytes",
+        "single",
+        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES + 16")),
+        by="deadlock",
+    ),
     mutant(
         "expects too few bytes",
         "single",
-        (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes - 16")),
+        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES - 16")),
         by=("deadlock", "copy not waited for"),
     ),
     mutant(
@@ -128,13 +138,13 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the release by lane 0 is dropped",
         "single",
-        (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 33) ptx::mbarrier_arrive("),
+        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane == 33) {_ARRIVE}"),
         by="deadlock",
     ),
     mutant(
         "every lane releases",
         "single",
-        (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane < 2) ptx::mbarrier_arrive("),
+        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane < 2) {_ARRIVE}"),
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
@@ -226,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "skipped slots are not skipped",
         "ping-pong",
-        (UNIT, "                state.skip(num_k_tiles);\n", ""),
+        (UNIT, "                source.state.skip(num_k_tiles);\n", ""),
         by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", WRONG_NUMBERS),
     ),
     # -- the epilogue ------------------------------------------------------------------------------------------------
@@ -301,8 +311,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "shared.store[consumer_index * WARPGROUP_WARPS + warp]",
-            "shared.store[consumer_index * WARPGROUP_WARPS]",
+            "WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES",
+            "WIDE_RING_BYTES + index * WARPGROUP_WARPS * Config::STORE_WARP_BYTES",
         ),
         by=("data race", "store source overwritten"),
     ),
@@ -426,8 +436,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         (
             UNIT,
-            "wait(ring.empty_at(state.index), state.parity);",
-            "if (k_tile < 4) wait(ring.empty_at(state.index), state.parity);",
+            "wait(ring.empty_at(slot), filling.state.parity);",
+            "if (k_tile < 4) wait(ring.empty_at(slot), filling.state.parity);",
         ),
         by=("missing wait", "mbarrier over-arrival", "operand released early"),
     ),

@@ -28,9 +28,10 @@
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 
-// The columns of a tile that are stored, those of its slots, and those that are multiplied (config.stored_n): config.store_columns chooses them so that rows of a slot below each other
-// lie in different banks, by TMA's swizzle or by their length alone.
-template <int COLUMNS_, int SLOT_COLUMNS_, int TILE_COLUMNS_ = COLUMNS_>
+// The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are as
+// wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle or by
+// their length alone.
+template <int COLUMNS_, int SLOT_COLUMNS_, int WARP_BYTES, int TILE_COLUMNS_ = COLUMNS_>
 struct StoreShape {
     static constexpr int TILE_COLUMNS = TILE_COLUMNS_;
     static constexpr int COLUMNS = COLUMNS_;
@@ -38,7 +39,7 @@ struct StoreShape {
     static constexpr int PIECES = (COLUMNS - 1) / SLOT_COLUMNS + 1;
     static constexpr int ROW_BYTES = SLOT_COLUMNS * OUT_SIZE;
     static constexpr int SLOT_BYTES = STORE_ROWS * ROW_BYTES;
-    static constexpr int ROOM = Config::STORE_WARP_BYTES / SLOT_BYTES;  // slots
+    static constexpr int ROOM = WARP_BYTES / SLOT_BYTES;  // slots
     static constexpr int BATCH = !Config::OUT_THROUGH_TMA ? 1 : ROOM < PIECES ? ROOM : PIECES;
     static_assert(!Config::OUT_THROUGH_TMA || COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
     static_assert(SLOT_COLUMNS % 8 == 0, "a slot holds whole blocks of 8 columns");
@@ -49,8 +50,16 @@ struct StoreShape {
         return COLUMNS - piece * SLOT_COLUMNS < SLOT_COLUMNS ? COLUMNS - piece * SLOT_COLUMNS : SLOT_COLUMNS;
     }
 };
-using Wide = StoreShape<Config::STORED_N, Config::STORE_COLUMNS, Config::TILE_N>;
-using Narrow = StoreShape<(Config::TAIL_N > 0 ? Config::TAIL_N : 8), (Config::TAIL_N > 0 ? Config::TAIL_STORE_COLUMNS : 8)>;
+using Wide = StoreShape<Config::STORED_N, Config::STORE_COLUMNS, Config::STORE_WARP_BYTES, Config::TILE_N>;
+template <bool EXISTS>
+struct NarrowIf {
+    using Shape = StoreShape<Config::TAIL_N, Config::TAIL_STORE_COLUMNS, Config::TAIL_STORE_WARP_BYTES>;
+};
+template <>
+struct NarrowIf<false> {
+    using Shape = StoreShape<8, 8, 1024>;
+};
+using Narrow = NarrowIf<(Config::TAIL_N > 0)>::Shape;
 
 // What the kernel is told of out. Without TMA a map is four unused bytes.
 struct NoTensorMap {

@@ -87,6 +87,11 @@ CASES: dict[str, Case] = {
     "batch in clusters": Case(packed(256, 64, 136, b_major="n", batch=(3,)), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
     "predicated stores": Case(packed(65, 131, 136), _config(tile_n=128), 1),
+    "predicated stores, slot by slot": Case(packed(65, 131, 136), _config(tile_n=128, store_slots=1), 1),
+    "staggered without TMA": Case(
+        packed(127, 77, 192), _config(consumers=1, tile_n=56, staggered=True, store_slots=1), 1
+    ),
+    "fp32 out without TMA": Case(packed(65, 131, 136, out_dtype="fp32"), _config(store_slots=2), 1),
     "many stores": Case(packed(64, 384, 200), _config(tile_m=64, tile_n=192, consumers=1), 1),
 }
 

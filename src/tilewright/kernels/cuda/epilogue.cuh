@@ -16,7 +16,7 @@
 // row by row, and stores a row by the lines of 128 bytes of out that it lies in, a word a lane. So whatever the row's
 // place, each store of a warp covers one line: whole sectors but at the row's two ends. Words of 16-bit values that lie
 // across two words of the slot are put together from halves; single values are stored at the row's ends only. A row of
-// a slot is read word after word, and no bank is hit twice (rows of several slots that are no power of two long: twice).
+// a slot is read word after word, and no bank is hit twice (rows of several slots that are no power of two long: up to twice).
 #pragma once
 
 #include "batch.cuh"

@@ -127,6 +127,9 @@ class HostBackend:
     kernels: list[Kernel] = field(default_factory=list)
     homes: dict[int, int] = field(default_factory=dict)  # address -> ordinal, 0 when absent
     lock: threading.Lock = field(default_factory=threading.Lock)
+    scratch: dict[int, Any] = field(default_factory=dict)  # allocated and not freed, by address
+    reuses: bool = False  # whether what was freed last is given out next, as a pool does
+    spare: Any = None
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -158,12 +161,23 @@ class HostBackend:
         self.count("launch")
         self.launched.append((call.kernel.ordinal, stream))
         if self.computes:
-            _multiply(call)
+            (_repack if call.kernel.name.startswith("repack") else _multiply)(call)
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
         self.count("zero")
         for row in range(num_rows):
             ctypes.memset(address + row * pitch_bytes, 0, row_bytes)
+
+    def allocate(self, num_bytes: int, ordinal: int, stream: int) -> int:
+        self.count("allocate")
+        memory = self.spare if self.reuses and self.spare is not None else np.zeros(num_bytes + 256, np.uint8)
+        address = memory.ctypes.data + -memory.ctypes.data % 256
+        self.scratch[address] = memory
+        return address
+
+    def free(self, address: int, ordinal: int, stream: int) -> None:
+        self.count("free")
+        self.spare = self.scratch.pop(address)
 
     def clear(self) -> None:
         self.count("clear")
@@ -195,6 +209,20 @@ class FakeCompiler:
             compile_seconds=0.0,
             from_cache=False,
         )
+
+
+def _repack(call: Call) -> None:
+    """The copies that kernel repack would make, through its arguments alone: numbers as struct Matrices has them."""
+    for source, target, numbers in zip(*(call.arguments[start::3] for start in range(3)), strict=True):
+        row_bytes, _, *rest = numbers.values
+        dims = len(rest) // 4
+        extents, _, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
+        for place in np.ndindex(*extents[1:]):
+            from_, to = (
+                call.addresses[argument.operand] + sum(x * stride for x, stride in zip(place, strides[1:], strict=True))
+                for argument, strides in ((source, sources), (target, targets))
+            )
+            ctypes.memmove(to, from_, row_bytes)
 
 
 def _multiply(call: Call) -> None:

@@ -4,6 +4,7 @@
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
     python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
     python benchmarks/h200.py --time --tuned --modes interleaved,steady --into OUT
+    python benchmarks/h200.py --narrow --limit-s 230 --into OUT      few rows, long k, few tiles: configs beside cuBLAS
 
 Each part runs in a child process with a time limit, so that a kernel that hangs or faults costs its own part only. A
 child appends one JSON line a result at once; what it had written when it was stopped counts, and the case that it was
@@ -23,18 +24,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import repeats, report, sanitizers, suite
+from tilewright.bench import narrow, repeats, report, sanitizers, suite
 from tilewright.bench.cases import Case, cases, small_cases
 from tilewright.bench.children import rows_of, run_limited
 from tilewright.bench.ladder import RungPlan, rungs_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device, preset
-from tilewright.errors import ConfigError, TilewrightError
+from tilewright.errors import ConfigError, RefusalError, TilewrightError
 from tilewright.problem import Problem, packed
 
 Row = dict[str, Any]
 
-PARTS = ("check", "repeats", "time", "host", "sanitize")
+PARTS = ("check", "repeats", "time", "narrow", "host", "sanitize")
 OWN_CONFIG = ("tilewright", "cublaslt")  # candidates whose config is not in their name
 TIME_SHAPES = "4096x4096x4096,8192x8192x8192"
 
@@ -147,6 +148,22 @@ def time_child(options: argparse.Namespace, log: Log) -> None:
                 log.add({"kind": "time", "status": "ok"} | row)
         except TilewrightError as error:
             log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "error", "why": str(error)})
+
+
+def narrow_child(options: argparse.Namespace, log: Log) -> None:
+    """Every shape of bench/narrow.py with its candidates; one that fails costs itself."""
+    from tilewright.backends.cuda import backend
+
+    for row in narrow.cluster_rows(backend()):
+        log.add({"kind": "narrow", "status": "ok"} | row)
+    for problem in narrow.problems():
+        log.add({"kind": "narrow", "m": problem.m, "n": problem.n, "k": problem.k, "status": "begun"})
+        try:
+            rows = narrow.rows_of(problem, preset("h200"), options.rounds)  # the configs that were built
+        except RefusalError as error:
+            rows = [{"m": problem.m, "n": problem.n, "k": problem.k, "status": "error", "why": str(error)}]
+        for row in rows:
+            log.add({"kind": "narrow", "status": "ok"} | row)
 
 
 def search_of(options: argparse.Namespace) -> Any:
@@ -286,6 +303,8 @@ def build_part(options: argparse.Namespace) -> int:
             for major in ("k", "n"):
                 problem = packed(*shape, dtype=options.dtype, b_major=major, padded=not options.contiguous)
                 want(problem, choose(repack.repacked(problem, problem.repacked), device).config)
+    for problem, config in narrow.kernels(device) if "narrow" in parts else ():
+        want(problem, config)
     for source in repeats.sources(device) if "repeats" in parts else ():
         wanted.setdefault(source.digest("any"), source)
     for source in sanitizers.sources(device) if "sanitize" in parts else ():
@@ -310,6 +329,8 @@ def lines_of(part: str, rows: Sequence[Row]) -> list[str]:
             skipped = sum(row["status"] == "skipped" for row in own)
             lines.append(f"{config:44s} {len(ran):4d} ran {skipped:3d} skipped {len(bad):3d} bad, worst {worst:.3f}")
             lines += [f"    {row['status']}: {row.get('case', '')} {_why(row)}" for row in bad[:4]]
+    elif part == "narrow":
+        lines += narrow.lines_of(rows)
     elif part == "time":
         for row in rows:
             if row["status"] != "ok":
@@ -422,6 +443,8 @@ def child(options: argparse.Namespace) -> None:
             log.add(row)
     elif options.child == "time":
         time_child(options, log)
+    elif options.child == "narrow":
+        narrow_child(options, log)
     elif options.child == "host":
         host_child(log)
     else:

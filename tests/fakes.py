@@ -55,11 +55,11 @@ class GpuArray:
         return GpuArray(self.host.reshape(*shape))
 
     def clone(self) -> GpuArray:
-        return GpuArray(_aligned_copy(self.host, order="K"))
+        return GpuArray(aligned_copy(self.host, order="K"))
 
     def contiguous(self) -> GpuArray:
         """As torch's: the array itself where it is contiguous."""
-        return self if self.host.flags.c_contiguous else GpuArray(_aligned_copy(self.host, order="C"))
+        return self if self.host.flags.c_contiguous else GpuArray(aligned_copy(self.host, order="C"))
 
     @property
     def mT(self) -> GpuArray:  # noqa: N802  # torch's name
@@ -75,14 +75,14 @@ class GpuArray:
 
     def copy(self, order: str = "C") -> GpuArray:
         """As NumPy's and CuPy's."""
-        return GpuArray(_aligned_copy(self.host, order=order))
+        return GpuArray(aligned_copy(self.host, order=order))
 
 
 def gpu(shape: tuple[int, ...], dtype: str = "bf16", *, seed: int | None = None, fill: float = 0.0) -> GpuArray:
     """A row-major array at a multiple of 256 bytes, as device allocators give: seeded small integers, or `fill`."""
     kind = dtypes.by_name(dtype).numpy
     values = np.full(shape, fill) if seed is None else np.random.default_rng(seed).integers(-4, 5, shape)
-    return GpuArray(_aligned_copy(values.astype(kind), order="C"))
+    return GpuArray(aligned_copy(values.astype(kind), order="C"))
 
 
 def product(a: GpuArray, b: GpuArray) -> np.ndarray:
@@ -90,7 +90,7 @@ def product(a: GpuArray, b: GpuArray) -> np.ndarray:
     return a.host.astype(np.float64) @ b.host.astype(np.float64)
 
 
-def _aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
+def aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
     packed = np.array(source, order=order)
     raw = np.zeros(packed.nbytes + 256, np.uint8)
     start = -raw.ctypes.data % 256
@@ -227,22 +227,28 @@ def _repack(call: Call) -> None:
 
 def _multiply(call: Call) -> None:
     """out = a x b as the kernel called hopper_<in>_<out>_<layout>_... would, through its arguments alone."""
-    _, in_name, out_name, layout, *_ = call.kernel.name.split("_")
+    _, in_name, out_name, layout, *words = call.kernel.name.split("_")
     in_type, out_type = dtypes.by_name(in_name), dtypes.by_name(out_name)
     maps = [x for x in call.arguments if isinstance(x, MapArgument)]
     ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
-    a, b = (_through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64) for x in maps[:2])
+    is_swapped = "swap" in words  # the kernel computes the transposed product, and its a is b
+    first, second, m, n = (1, 0, ints["n"], ints["m"]) if is_swapped else (0, 1, ints["m"], ints["n"])
+    a, b = (
+        _through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64)
+        for x in (maps[first], maps[second])
+    )
     a, b = (a if layout[1] == "n" else a.mT), (b.mT if layout[0] == "t" else b)
     batch = next((x.values for x in call.arguments if isinstance(x, IntsArgument)), (1,))
     dims = (len(batch) - 1) // 4
-    extents, a_moves, b_moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
+    extents, *moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
+    a_moves, b_moves = moves[first], moves[second]
     assert batch[0] == np.prod(extents, initial=1)
     for member in np.ndindex(*extents):
         at_a = tuple(reversed([x * move for x, move in zip(member, a_moves, strict=True)]))
         at_b = tuple(reversed([x * move for x, move in zip(member, b_moves, strict=True)]))
         offset = sum(x * stride for x, stride in zip(member, strides, strict=True)) * out_type.size
         address = call.addresses["out"] + offset
-        out = _memory(address, (ints["m"], ints["n"]), (ints["out_pitch"] * out_type.size,), out_type)
+        out = _memory(address, (m, n), (ints["out_pitch"] * out_type.size,), out_type)
         out[...] = (a[at_a] @ b[at_b]).astype(out_type.numpy)
 
 

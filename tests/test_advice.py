@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 import re
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
-from tilewright.dispatch import Dispatcher
-from tilewright.errors import LayoutError
+from tilewright.dispatch import Dispatcher, plan
+from tilewright.errors import LayoutError, TilewrightError
+from tilewright.problem import packed
 
 EXTENTS = (1, 1, 2, 5, 8, 16, 20, 24, 30)
 MAX_REFUSALS = 6  # of one call: strides and address of a and of b, and an overlap with each
@@ -107,3 +110,51 @@ def test_what_a_copy_can_read_is_not_refused(dispatcher: Dispatcher, strides: tu
     b = GpuArray(np.lib.stride_tricks.as_strided(flat, (k, 30), [2 * stride for stride in strides]))
     a = gpu((16, 24), seed=1)[:, :k]
     assert served(dispatcher, a, b, gpu((16, 30), "fp32"), 1) == []
+
+
+# -- what a refusal says -----------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], dict[str, Any], tuple[str, ...]]] = {
+    "k that does not meet": (
+        lambda: (gpu((8, 64)), gpu((32, 16)), gpu((8, 16))), {}, ("a (8, 64)", "b (32, 16)", "64 columns", "32 rows"),
+    ),
+    "two types": (lambda: (gpu((8, 64)), gpu((64, 16), "fp16"), gpu((8, 16))), {}, ("a of bf16", "b of fp16", "cast")),
+    "a type of out": (
+        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16), "fp16")), {}, ("bf16 inputs", "out in fp16", "bf16 or fp32"),
+    ),
+    "strides": (
+        lambda: (GpuArray(gpu((8, 64)).host[:, ::2]), gpu((32, 16)), gpu((8, 16))), {},
+        ("a (8, 32) bf16 with strides (64, 2) on cuda:0", "k or m is contiguous", "a.contiguous()"),
+    ),
+    "a shape of out": (lambda: (gpu((8, 64)), gpu((64, 16)), gpu((16, 8))), {}, ("out (16, 8)", "(8, 16)")),
+    "an overlap": (lambda: (gpu((64, 64)),) * 3, {}, ("out that shares memory with a", "a.clone()")),
+    "a config": (
+        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16))), {"config": {"tile_n": 260}},
+        ("64x260x64", "tile_n = 260", "multiple of 8 from 8 to 256"),
+    ),
+    "SMs": (
+        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16))), {"num_sms": 133},
+        ("num_sms = 133", "132 SMs", "NVIDIA H200"),
+    ),
+    "a reduction": (
+        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16))), {"reduction": "tree"}, ("'tree'", '"fast"', '"invariant"'),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_refusal_names_what_was_asked_the_rule_in_numbers_and_what_would_work(
+    dispatcher: Dispatcher, what: str
+) -> None:
+    """B149: not one sentence that could be about any call."""
+    make, choices, facts = REFUSED[what]
+    with pytest.raises(TilewrightError) as refusal:
+        dispatcher.matmul(*make(), **choices)
+    said = str(refusal.value)
+    assert [fact for fact in facts if fact not in said] == [], said
+
+
+def test_a_device_without_kernels_is_refused_with_its_capability_and_those_that_have_some() -> None:
+    """B149, of the architecture."""
+    with pytest.raises(TilewrightError, match=r"A100.* 8\.0.*9\.0.*H100, H200 or H20"):
+        plan(packed(64, 64, 64), device="a100")

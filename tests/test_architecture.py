@@ -20,6 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings", "dtypes", "device", "disassemble"),
     ("problem", "tensor", "batching", "jit", "emulator", "check"),
     ("config", "layout", "arrays", "backends", "host_operands"),
+    ("order",),
     ("kernels", "calls", "records"),
     ("model", "timing", "emulated_time"),
     ("choice",),

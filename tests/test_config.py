@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import device
-from tilewright.config import Config, store_columns
+from tilewright.config import SPLITS, Config, store_columns
 from tilewright.errors import ConfigError
 from tilewright.problem import Problem, packed
 
@@ -19,6 +21,16 @@ PROBLEM = packed(4096, 4096, 4096)
 
 def test_the_default_config_is_legal() -> None:
     assert Config().violations(PROBLEM, H200) == ()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers_and_its_others_are_not() -> None:
+    config = Config(tile_n=np.int64(192), stages=np.uint8(4), group_m=np.int32(8))
+    assert config == Config(tile_n=192, stages=4, group_m=8)
+    assert [type(getattr(config, name)) for name in ("tile_n", "stages", "group_m")] == [int] * 3
+    assert Config().replace(tile_n=np.int16(192)).violations(PROBLEM, H200) == ()
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["tile_n"] == 192
+    for wrong in (np.float32(192), np.array([192, 8]), np.bool_(True), True):
+        assert "is not a whole number" in Config(tile_n=wrong).violations(PROBLEM, H200)[0]
 
 
 def test_shared_memory_is_operands_store_slots_and_barriers() -> None:
@@ -57,9 +69,83 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
     assert Config(consumers=2, cluster_m=2).empty_arrivals == 16
 
 
+def test_the_cta_s_of_a_split_release_their_own_slots_alone() -> None:
+    config = Config(tile_m=64, tile_n=64, consumers=1, split_k=4)
+    assert (config.cluster, config.sharing, config.empty_arrivals) == (4, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("tile_n", "split_k", "stored_n"),
+    [(64, 1, 64), (64, 4, 16), (24, 2, 24), (8, 4, 8), (24, 8, 8), (200, 2, 200), (192, 8, 24), (256, 8, 32)],
+)
+def test_each_column_of_a_split_tile_is_stored_by_one_cta(tile_n: int, split_k: int, stored_n: int) -> None:
+    assert Config(tile_n=tile_n, split_k=split_k).stored_n == stored_n
+
+
+def test_every_split_has_a_cta_for_each_share() -> None:
+    for tile_n in range(8, 257, 8):
+        for split_k in SPLITS:
+            stored_n = Config(tile_n=tile_n, split_k=split_k).stored_n
+            assert tile_n % stored_n == stored_n % 8 == 0
+            assert tile_n // stored_n <= split_k
+
+
+def test_a_split_keeps_room_for_what_its_ctas_send() -> None:
+    """4 CTAs send 64 x 16 fp32 each, and 4 warps have two barriers."""
+    plain = Config(tile_m=64, tile_n=64, consumers=1)
+    split = plain.replace(split_k=4)
+    assert split.partial_bytes == 4 * 64 * 16 * 4 + 4 * 16
+    stores = plain.store_bytes(PROBLEM) - split.store_bytes(PROBLEM)  # a quarter of the columns is stored
+    assert plain.smem_bytes(PROBLEM) - split.smem_bytes(PROBLEM) + split.partial_bytes == stores
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@pytest.mark.parametrize("problem", [packed(24, 4096, 512, a_major="m"), packed(24, 48, 512, out_major="m")], ids=str)
+def test_what_is_computed_is_computed_as_it_is(problem: Problem, swap: bool) -> None:
+    config = Config(swap=swap)
+    computed = config.computed(problem)
+    assert config.computed(computed) == computed
+    assert (computed.out_major == "m") is swap
+    assert computed.footprints["out"] == problem.footprints["out"]
+    assert {computed, computed.transposed} == {problem, problem.transposed}
+
+
+def test_swapped_tiles_stand_on_columns_of_out() -> None:
+    config = Config(tile_m=64, tile_n=16, consumers=1, swap=True)
+    assert config.tiles(packed(16, 6144, 4096)) == (96, 1)
+
+
+def test_a_swap_of_an_m_contiguous_a_wants_whole_panels_of_rows() -> None:
+    problem = packed(64, 4096, 4096, a_major="m")
+    assert Config(tile_m=64, tile_n=64, consumers=1, swap=True).violations(problem, H200) == ()
+    (reason,) = Config(tile_m=64, tile_n=32, consumers=1, swap=True).violations(problem, H200)
+    assert "tile_n = 32 of an m-contiguous a is not a multiple of 64" in reason
+
+
+def test_a_split_has_a_k_tile_for_each_cta() -> None:
+    config = Config(tile_m=64, tile_n=64, consumers=1, split_k=8)
+    assert config.violations(packed(64, 64, 7 * 64 + 1), H200) == ()
+    (reason,) = config.violations(packed(64, 64, 7 * 64), H200)
+    assert reason == "split_k = 8 needs a k tile for each CTA; k = 448 has only 7"
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"split_k": 3}, "split_k = 3 is not one of 1, 2, 4, 8, the sizes of a cluster"),
+        ({"split_k": 0}, "split_k = 0 is not one of"),
+        ({"split_k": 2, "cluster_m": 2}, "split_k = 2 takes the whole cluster; cluster_m x cluster_n = 2 x 1"),
+        (
+            {"split_k": 2, "tile_n": 128, "pingpong": True},
+            "split_k = 2 is for consumers that share wide tiles, not for p",
+        ),
+        (
+            {"swap": True, "tile_n": 128, "tail_n": 64},
+            "swap = True is for consumers that share wide tiles, not for tail_n",
+        ),
+        ({"swap": True, "tile_m": 256, "tile_n": 128, "staggered": True}, "not for staggered"),
+        ({"stages": 33}, "stages = 33 is outside 2 .. 32"),
+        ({"split_k": 8}, "of partial sums are"),
         ({"consumers": 3}, "consumers = 3 is outside 1 .. 2"),
         ({"tile_m": 64}, "not a multiple of 128 (64 rows a consumer) up to 256"),
         ({"tile_m": 0}, "tile_m = 0"),
@@ -69,7 +155,7 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
         ({"tile_n": 0}, "tile_n = 0"),
         ({"tile_n": 24, "cluster_m": 2}, "use a multiple of 16"),
         ({"tile_k": 128}, "use 64"),
-        ({"stages": 1}, "stages = 1 is outside 2 .. 16"),
+        ({"stages": 1}, "stages = 1 is outside 2 .. 32"),
         ({"stages": 5}, "bytes of shared memory; NVIDIA H200 gives a CTA 232448"),
         ({"stages": -4}, "stages = -4"),
         ({"cluster_m": 4}, "cluster_m = 4 is outside 1 .. 2"),
@@ -197,7 +283,9 @@ def test_more_tiles_than_the_schedule_counts_are_refused() -> None:
     assert any("2^30" in reason for reason in config.violations(packed(2**30, 2**20, 8), H200))
 
 
-@pytest.mark.parametrize(("n", "advice"), [(2**13, "use a larger tile"), (2**30, "split the product along m or n")])
+@pytest.mark.parametrize(
+    ("n", "advice"), [(2**13, "use a larger tile, such as 256x128"), (2**30, "split the product along m or n")]
+)
 def test_a_larger_tile_is_advised_only_where_one_is_large_enough(n: int, advice: str) -> None:
     config = Config(tile_m=64, tile_n=8, consumers=1)
     assert any(reason.endswith(advice) for reason in config.violations(packed(2**30, n, 8), H200))
@@ -246,7 +334,7 @@ small = st.integers(min_value=-8, max_value=600)
     config=st.builds(
         Config,
         tile_m=small, tile_n=small, tile_k=small, stages=small, consumers=small, cluster_m=small, group_m=small,
-        store_slots=small,
+        store_slots=small, split_k=st.sampled_from([1, 1, 2, 3, 8]), swap=st.booleans(),
     )
 )  # fmt: skip
 def test_legality_never_raises_and_legal_numbers_are_sound(config: Config) -> None:

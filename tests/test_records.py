@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -194,6 +195,16 @@ def test_a_file_that_cannot_be_read_is_told_once_and_no_more(file: Path) -> None
         assert records.lookup(PROBLEM, H200) is None
 
 
+def test_a_pipe_in_the_file_s_place_is_neither_waited_for_nor_written_to(file: Path) -> None:
+    """Opening one to read waits for a writer, and that for ever."""
+    file.parent.mkdir()
+    os.mkfifo(file)
+    with pytest.warns(RecordsWarning, match=r"cannot be read \(it is no regular file\).*let TILEWRIGHT_RECORDS name"):
+        assert records.lookup(PROBLEM, H200) is None
+    with pytest.warns(RecordsWarning, match=r"cannot be written \(it is no regular file\)"):
+        assert not records.append(record())
+
+
 def test_a_folder_that_cannot_be_written_is_a_warning_with_the_remedy(file: Path) -> None:
     file.parent.touch()  # a file in the folder's place
     with pytest.warns(RecordsWarning, match="cannot be written.*TILEWRIGHT_RECORDS"):
@@ -226,6 +237,7 @@ def write_many(path: str, writer: int) -> None:
 
 
 def test_what_eight_processes_write_at_once_is_all_there(file: Path) -> None:
+    """B106; a file that is garbage, old or edited by hand: JUNK, above."""
     spawn = multiprocessing.get_context("spawn")
     children = [spawn.Process(target=write_many, args=(str(file), writer)) for writer in range(WRITERS)]
     for child in children:
@@ -399,3 +411,37 @@ def test_records_are_turned_off_by_the_argument_and_by_the_setting(monkeypatch: 
     assert choice.choose(PROBLEM, H200, use_records=False).record is None
     monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "0")
     assert choice.choose(PROBLEM, H200).record is None
+
+
+# -- one order of summation --------------------------------------------------------------------------------------------
+
+IN_ORDER = Config(tile_n=128, stages=5)
+BACK = IN_ORDER.replace(k_back_and_forth=True)
+
+
+def invariant(config: Config = IN_ORDER, **changes: object) -> Record:
+    return record(key=records.key_of(PROBLEM, H200, reduction="invariant"), config=config, **changes)
+
+
+def test_a_record_of_an_invariant_product_is_kept_apart_from_the_fast_one() -> None:
+    records.append(invariant(measured_us=190.0))
+    assert records.lookup(PROBLEM, H200) is None
+    records.append(record(config=BACK))
+    assert records.lookup(PROBLEM, H200) == record(config=BACK)
+    assert records.lookup(PROBLEM, H200, reduction="invariant") == invariant(measured_us=190.0)
+    assert invariant().sms == "all SMs, invariant"
+
+
+@pytest.mark.parametrize("own", ["none", "in another order", "forgotten"])
+def test_an_invariant_product_takes_a_fast_record_where_that_adds_in_its_order_and_never_another(own: str) -> None:
+    if own == "in another order":  # edited by hand, or written when the order was another
+        records.append(invariant(BACK))
+    elif own == "forgotten":
+        records.append(invariant())
+        records.forget(invariant().key)
+    assert records.lookup(PROBLEM, H200, reduction="invariant") is None
+    records.append(record(config=BACK))
+    assert records.lookup(PROBLEM, H200, reduction="invariant") is None
+    assert choice.choose(PROBLEM, H200, reduction="invariant").record is None
+    records.append(measured())
+    assert choice.choose(PROBLEM, H200, reduction="invariant").record == measured()

@@ -62,6 +62,13 @@ def test_heads_of_one_packed_array_do_not_overlap():
     assert overlap(parts[3], parts[3]._replace(address=parts[3].address + 126))
 
 
+def test_batches_of_more_bytes_than_numpy_counts_are_taken_for_overlapping():
+    """B056: 2^31 matrices of 2^31 rows of 2^20 bytes that lie on each other, as a view with small strides may have."""
+    windows = Rows(0, 2**31, 2**20, 2**20, ((2**31, 16),))
+    assert overlap(windows, Rows(2**30, 4, 64, 64))
+    assert not overlap(windows, Rows(windows.end, 4, 64, 64))
+
+
 def test_a_view_says_where_it_lies():
     view = View(16, (2, 3), (3, 1), dtypes.BF16, Location("cuda", 1))
     assert str(view) == "(2, 3) bf16 with strides (3, 1) on cuda:1"

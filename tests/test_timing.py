@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -49,6 +50,39 @@ def test_interleaved_flushes_the_l2_before_every_sample_and_discards_a_round() -
     assert samples[::2] == ["flush"] * 10
     assert all(entry.startswith("graph") for entry in samples[1::2])
     assert timing.sample("a").rounds == 4
+
+
+class SlowHost(SimulatedMachine):
+    """A host that needs 50 us for every launch, in which the device waits; a graph is one launch."""
+
+    HOST_US = 50.0
+
+    def work(self, name: str, us: float) -> Callable[[int], None]:
+        launch = super().work(name, us)
+
+        def slowly(index: int) -> None:
+            self.now_us += self.HOST_US
+            launch(index)
+
+        return slowly
+
+    def capture(self, enqueue: Callable[[], None]) -> tuple[Callable[[], None], bool]:
+        before = self.now_us
+        replay, is_captured = super().capture(enqueue)
+        if is_captured:
+            self.now_us = before
+        return replay, is_captured
+
+
+def test_a_slow_host_changes_neither_times_nor_ranks_of_products_of_two_microseconds() -> None:
+    """B104: M = 1 with 50 us on the host for each launch. Both times are of graphs, and the device's own."""
+    machine = SlowHost()
+    us = {"first": 2.2, "second": 2.0, "third": 2.1}
+    timing = interleaved(machine, columns(machine, *us.items()))
+    assert {name: timing.sample(name).median_us for name in us} == pytest.approx(us)
+    assert all(sample.captured for sample in timing.samples)
+    columns_of_a_tuning = {each.name: Column(machine, each) for each in columns(machine, *us.items())}
+    assert {name: column.sample() for name, column in columns_of_a_tuning.items()} == pytest.approx(us)
 
 
 def test_a_column_of_its_own_is_sampled_cold_whenever_it_is_asked() -> None:

@@ -6,7 +6,9 @@ arrivals) are computed here and nowhere else; the rendered header hands them to 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import operator
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +31,10 @@ ATOM_BYTES = 1024  # 8 rows of 128 bytes: the period of the 128-byte swizzle
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
 TILE_BYTES = 8  # a Tile of schedule.cuh: row and column
+MAX_SMEM_BYTES = 232448  # of a CTA on compute capability 9.0 (CUDA programming guide: 227 KB)
+MAX_STAGES = 32  # a warp initialises the barriers of the ring, a lane those of its slot
+SPLITS: tuple[int, ...] = (1, 2, 4, 8)  # 8 CTAs is the largest cluster that every device takes (CUDA programming guide)
+TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of 16-bit values a warp
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
 
 # What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
@@ -50,6 +56,12 @@ class Config:
     16 rows a warp through which out leaves. `tail_n` is the width of the narrow tiles that take the last wave's place
     (0: none); `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
     multiplies; `k_back_and_forth` walks k backwards on every second tile of a CTA.
+
+    `swap` computes out^T = b^T a^T and stores it transposed, so that the columns of out meet wgmma's 64 rows and its
+    rows the 8, 16, 24 ... columns: for few rows. Then tile_m counts columns of out and tile_n rows (computed()).
+    `split_k` CTAs, a cluster, share each tile: every one multiplies its part of k, and they add up in their order.
+    `dependent_launch` lets the kernel start while the one before it in the stream still runs; it waits for that one
+    before it touches memory.
     """
 
     tile_m: int = 128
@@ -67,6 +79,22 @@ class Config:
     staggered: bool = False
     k_back_and_forth: bool = False
     square: int = 0
+    swap: bool = False
+    split_k: int = 1
+    dependent_launch: bool = False
+
+    def computed(self, problem: Problem) -> Problem:
+        """The product as the kernel computes it: out row-major, or column-major with `swap`. What this config, its
+        family and the model say about sizes, majors and tiles is about this one; computed() of it is itself."""
+        return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
+
+    def __post_init__(self) -> None:
+        """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
+                with contextlib.suppress(TypeError):
+                    object.__setattr__(self, field.name, operator.index(value))
 
     # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
 
@@ -76,9 +104,26 @@ class Config:
         return (1 + self.consumers) * WARPGROUP_THREADS
 
     @property
+    def sharing(self) -> int:
+        """CTAs that load for each other by multicast, each with a tile of its own."""
+        return self.cluster_m * self.cluster_n
+
+    @property
     def cluster(self) -> int:
         """CTAs of a cluster."""
-        return self.cluster_m * self.cluster_n
+        return self.sharing * self.split_k
+
+    @property
+    def stored_n(self) -> int:
+        """Columns of a tile that one CTA stores: all, or with `split_k` an equal share of whole blocks of 8.
+
+        Where the blocks do not divide evenly some CTAs store none. Worked example: 64 columns of 4 CTAs are 2 blocks
+        each; 24 of 2 are 3 blocks, and the first CTA stores all of them; 8 of 4 are one, of the first CTA.
+        """
+        blocks = self.tile_n // 8
+        return 8 * min(
+            share for share in range(1, blocks + 1) if blocks % share == 0 and share * self.split_k >= blocks
+        )
 
     @property
     def consumer_m(self) -> int:
@@ -116,7 +161,8 @@ class Config:
         """
         if not self.moves_registers:
             return self.entry_registers, self.entry_registers
-        is_simple = self.cluster == 1 and not problem.batch and problem.layout != "NT"
+        problem = self.computed(problem)
+        is_simple = self.cluster == 1 and not problem.batch and (problem.a_major, problem.b_major) != ("m", "n")
         producer = 24 if is_simple else 56 if self.cluster > 1 and len(problem.batch) > 1 else 40
         pool = self.entry_registers * self.threads - producer * WARPGROUP_THREADS
         return producer, pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
@@ -125,31 +171,74 @@ class Config:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
 
-    def store_warp_bytes(self, problem: Problem) -> int:
-        """Bytes of one consumer warp's store slots: `store_slots` of a wide tile, and at least one of a narrow tile.
+    def narrow_bytes(self, problem: Problem) -> int:
+        """Bytes of one slot of the narrow tiles' ring."""
+        return (self.tile_m + self.tail_n) * self.tile_k * problem.dtype.size
 
-        Up to the period of the swizzles that they are written in.
-        """
-        size = problem.out_dtype.size
-        rows = [store_columns(problem, width) * size for width in (self.tile_n, self.tail_n) if width]
-        period = max(8 * row if row % 32 == 0 else 128 for row in rows)
-        needed = STORE_ROWS * max(self.store_slots * rows[0], *rows)
-        return -(-needed // period) * period
+    def store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes of one consumer warp's store slots: `store_slots` of a wide tile."""
+        return self._store_warp_bytes(problem, self.stored_n, self.store_slots)
+
+    def tail_store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes of one consumer warp's store slots for narrow tiles: all columns at once; 0 without them."""
+        if not self.tail_n:
+            return 0
+        columns = store_columns(self.computed(problem), self.tail_n)
+        return self._store_warp_bytes(problem, self.tail_n, -(-self.tail_n // columns))
+
+    def _store_warp_bytes(self, problem: Problem, width: int, slots: int) -> int:
+        """Up to the period of the swizzle that they are written in."""
+        problem, size = self.computed(problem), problem.out_dtype.size
+        row_bytes = store_columns(problem, width) * size
+        period = 8 * row_bytes if row_bytes % 32 == 0 else 128
+        if self.swap:  # a slot's rows are columns of the tile
+            period = 8 * STORE_ROWS * size
+        return -(-STORE_ROWS * slots * row_bytes // period) * period
 
     def store_bytes(self, problem: Problem) -> int:
-        """Bytes of all store slots: each consumer warp has its own."""
+        """Bytes of all store slots of wide tiles: each consumer warp has its own."""
         return self.consumers * WARPGROUP_WARPS * self.store_warp_bytes(problem)
+
+    def tail_stages(self, problem: Problem) -> int:
+        """Slots of the narrow tiles' ring: as many as fit beside their store slots, 16 at most; 0 without them.
+
+        A narrow tile reads more bytes a cycle than a wide one, and so needs more of them in flight. Worked example,
+        256x192 and a tail of 120, 3 stages: 48,128 bytes a slot and 30,720 of store slots in 232,448 bytes make 4.
+        """
+        if not self.tail_n:
+            return 0
+        stores = self.consumers * WARPGROUP_WARPS * self.tail_store_warp_bytes(problem)
+        room = MAX_SMEM_BYTES - stores - self._slot_overhead_bytes(problem) * (self.stages + 16) - ATOM_BYTES
+        return min(16, room // self.narrow_bytes(problem))
+
+    @staticmethod
+    def _slot_overhead_bytes(problem: Problem) -> int:
+        """A full barrier, an empty one, and the tile that the slot belongs to; of a batch with its matrix."""
+        return 2 * BARRIER_BYTES + (2 * TILE_BYTES if problem.batch else TILE_BYTES)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes of what the CTAs of a tile hand to this one: of each CTA fp32 values of the columns that this one
+        stores, and for each consumer warp a full and an empty barrier. Source: Partials of split.cuh, which asserts it.
+        """
+        if self.split_k == 1:
+            return 0
+        warps = self.consumers * WARPGROUP_WARPS
+        return self.split_k * self.tile_m * self.stored_n * 4 + warps * 2 * BARRIER_BYTES
 
     def smem_bytes(self, problem: Problem) -> int:
         """Bytes of dynamic shared memory that one CTA asks for.
 
-        Shapes: stages x (tile_m + tile_n) x tile_k operands, the store slots, and for each stage a full barrier, an
-        empty one and the tile it belongs to. Source: the Shared struct of hopper_gemm.cu, which asserts the same sum.
+        Shapes: stages x (tile_m + tile_n) x tile_k operands and their store slots, or what the narrow tiles need in the
+        same place; for each slot of both rings its barriers and tile; one more barrier. Source: the Shared struct of
+        hopper_gemm.cu, which asserts the same sum.
         """
-        tile_bytes = 2 * TILE_BYTES if problem.batch else TILE_BYTES  # with its matrix
-        per_stage = self.stage_bytes(problem) + 2 * BARRIER_BYTES + tile_bytes
-        total = self.stages * per_stage + self.store_bytes(problem)
-        return -(-total // ATOM_BYTES) * ATOM_BYTES
+        wide = self.stages * self.stage_bytes(problem) + self.store_bytes(problem)
+        tail_stores = self.consumers * WARPGROUP_WARPS * self.tail_store_warp_bytes(problem)
+        narrow = self.tail_stages(problem) * self.narrow_bytes(problem) + tail_stores
+        slots = self.stages + self.tail_stages(problem)
+        total = max(wide, narrow) + slots * self._slot_overhead_bytes(problem) + BARRIER_BYTES
+        return -(-total // ATOM_BYTES) * ATOM_BYTES + self.partial_bytes
 
     @property
     def full_arrivals(self) -> int:
@@ -159,10 +248,11 @@ class Config:
     @property
     def empty_arrivals(self) -> int:
         """Arrivals that complete an empty barrier: one of each warp that reads the slot, of each CTA sharing it."""
-        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.cluster
+        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.sharing
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
-        """Tile rows and tile columns of one matrix of out, both rounded up to whole clusters."""
+        """Tile rows and tile columns of one matrix of out as it is computed, both rounded up to whole clusters."""
+        problem = self.computed(problem)
         rows, columns = -(-problem.m // self.tile_m), -(-problem.n // self.tile_n)
         return (
             -(-rows // self.cluster_m) * self.cluster_m,
@@ -189,6 +279,7 @@ class Config:
 
     def narrow_tiles(self, problem: Problem, wide: int) -> int:
         """How many narrow tiles cover what `wide` tiles leave of out. schedule.cuh counts the same."""
+        problem = self.computed(problem)
         rows, columns = self.tiles(problem)
         if wide >= rows * columns:
             return 0
@@ -213,7 +304,6 @@ class Config:
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
-        problem = problem.row_major  # what a kernel computes
         wrong_types = [
             f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
             for field in dataclasses.fields(self)
@@ -222,6 +312,7 @@ class Config:
         ]
         if wrong_types:
             return tuple(wrong_types)  # no rule below can be stated about a value that is no number
+        problem = self.computed(problem)
         found = [*self._shape_violations(), *self._problem_violations(problem)]
         if device.sm != (9, 0):
             found.append(
@@ -257,8 +348,8 @@ class Config:
             found.append(f"tail_n = {self.tail_n} is for single CTAs whose consumers share their tiles")
         if self.tile_n % 8 or not 8 <= self.tile_n <= WGMMA_MAX_N:
             found.append(f"tile_n = {self.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
-        if not 2 <= self.stages <= 16:
-            found.append(f"stages = {self.stages} is outside 2 .. 16")
+        if not 2 <= self.stages <= MAX_STAGES:
+            found.append(f"stages = {self.stages} is outside 2 .. {MAX_STAGES}")
         if self.cluster_m not in (1, 2):
             found.append(f"cluster_m = {self.cluster_m} is outside 1 .. 2")
         elif self.cluster_m > 1 and self.tile_n % (8 * self.cluster_m):
@@ -266,7 +357,7 @@ class Config:
                 f"tile_n = {self.tile_n} cannot be loaded by {self.cluster_m} CTAs in whole swizzle atoms of 8 rows; "
                 f"use a multiple of {8 * self.cluster_m}"
             )
-        if self.cluster_n not in (1, 2) or self.cluster > 2:
+        if self.cluster_n not in (1, 2) or self.sharing > 2:
             found.append(f"cluster_m x cluster_n = {self.cluster_m} x {self.cluster_n} is not 1 x 1, 2 x 1 or 1 x 2")
         if self.schedule not in SCHEDULES:
             found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
@@ -276,6 +367,19 @@ class Config:
             found.append(f"square = {self.square} is outside 0 .. 65536")
         if not 1 <= self.store_slots <= 8:
             found.append(f"store_slots = {self.store_slots} is outside 1 .. 8")
+        if self.split_k not in SPLITS:
+            found.append(
+                f"split_k = {self.split_k} is not one of {', '.join(map(str, SPLITS))}, the sizes of a cluster"
+            )
+        elif self.split_k > 1 and self.sharing > 1:
+            found.append(
+                f"split_k = {self.split_k} takes the whole cluster; cluster_m x cluster_n = {self.cluster_m} x "
+                f"{self.cluster_n} is not 1 x 1"
+            )
+        for name, value in (("swap", self.swap), ("split_k", self.split_k if self.split_k > 1 else False)):
+            forms = [form for form in ("pingpong", "staggered", "tail_n") if getattr(self, form)]
+            if value and forms:
+                found.append(f"{name} = {value} is for consumers that share wide tiles, not for {', '.join(forms)}")
         return found
 
     def _problem_violations(self, problem: Problem) -> list[str]:
@@ -286,8 +390,9 @@ class Config:
                 f"use {SWIZZLE_BYTES // problem.dtype.size}"
             )
         if problem.b_major == "n" and self.tile_n % (SWIZZLE_BYTES // problem.dtype.size):
+            operand = "m-contiguous a" if self.swap else "n-contiguous b"
             found.append(
-                f"tile_n = {self.tile_n} of an n-contiguous b is not a multiple of "
+                f"tile_n = {self.tile_n} of an {operand} is not a multiple of "
                 f"{SWIZZLE_BYTES // problem.dtype.size}, the columns of one {SWIZZLE_BYTES}-byte swizzle row"
             )
         if problem.b_major == "n" and self.tail_n % (SWIZZLE_BYTES // problem.dtype.size):
@@ -301,6 +406,9 @@ class Config:
             found.append(f"staggered = True keeps rounded 16-bit values, and out is {problem.out_dtype}")
         if self.staggered and problem.k <= self.tile_k:
             found.append(f"staggered = True needs two k tiles or more; k = {problem.k} is one")
+        if self.split_k > 1 and -(-problem.k // self.tile_k) < self.split_k:
+            tiles = -(-problem.k // self.tile_k)
+            found.append(f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} has only {tiles}")
         return found
 
     def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
@@ -308,16 +416,22 @@ class Config:
         if self.has_too_many_tiles(problem):
             rows, columns = self.tiles(problem)
             matrices = f"{problem.num_matrices} x " if problem.batch else ""
-            fewest = -(-problem.m // 256) * -(-problem.n // WGMMA_MAX_N) * problem.num_matrices  # no tile is larger
-            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile"
+            fewest = -(-problem.m // 256) * -(-problem.n // 128) * problem.num_matrices  # that tile is always legal
+            works = "split the product along m or n" if fewest >= MAX_TILES else "use a larger tile, such as 256x128"
             found.append(f"{matrices}{rows} x {columns} tiles are past the 2^30 that the schedule counts; {works}")
         if self.cluster > device.num_sms:
             found.append(f"clusters of {self.cluster} CTAs do not fit the {device.num_sms} SMs of {device.name}")
+        if self.tail_n and self.tail_stages(problem) < 2:
+            found.append(
+                f"tail_n = {self.tail_n} leaves room for fewer than 2 slots of {self.narrow_bytes(problem)} bytes"
+            )
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
+            partials = f" and {self.partial_bytes} of partial sums" if self.split_k > 1 else ""
             found.append(
                 f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of "
-                f"store slots are {smem} bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}"
+                f"store slots{partials} are {smem} bytes of shared memory; {device.name} gives a CTA "
+                f"{device.smem_per_cta_bytes}"
             )
         state, (_, registers) = self._state_registers(problem), self.registers(problem)
         if self.accumulators + state > registers:
@@ -336,11 +450,11 @@ class Config:
         limit (NVRTC 13.5, 2026-11-30). With less: 8 of 8 spilled through TMA at 24, and 2 of 11 with fp32 out at 31.
         Batches of one dimension need no more, since a consumer finds its matrix when it stores; of several 2 of 65
         spilled at 31. Where out is stored without TMA, none of 75 with 31 to 44 spilled, whatever out's type and the
-        batch, and 15 of 15 at 24.
+        batch, and 15 of 15 at 24; stored element by element, as a transposed one is, 43 of 63 did at 24 to 40.
         """
-        if not problem.out_through_tma:
-            return 31
         batch = 4 if len(problem.batch) > 1 else 0
+        if not problem.out_through_tma:
+            return 31 if problem.out_major == "n" else 44 + batch
         return (32 if problem.out_dtype.size == 4 else 28) + batch
 
     def replace(self, **changes: Any) -> Config:
@@ -368,6 +482,9 @@ class Config:
             + (f" tail{self.tail_n}" if self.tail_n else "")
             + (" staggered" if self.staggered else "")
             + (" k-back-and-forth" if self.k_back_and_forth else "")
+            + (" swap" if self.swap else "")
+            + (f" split{self.split_k}" if self.split_k != 1 else "")
+            + (" dependent" if self.dependent_launch else "")
         )
 
 
@@ -381,6 +498,8 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     fp32 are 800 bytes: 25 slots of 32, since neither 64 nor 128 divides them.
     """
     size = problem.out_dtype.size
+    if problem.out_major == "m":  # stored transposed: rows of a slot are columns of the tile, of 16 values each
+        return max(wide for wide in range(8, min(tile_n, TRANSPOSED_COLUMNS) + 1, 8) if tile_n % wide == 0)
     row_bytes = tile_n * size
     boxes = [wide for wide in range(8 * size, row_bytes + 1, 8 * size) if row_bytes % wide == 0]
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size

@@ -22,11 +22,13 @@ from tilewright.device import Device
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import UnsupportedError
 from tilewright.layout import out_shape, problem_of
+from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 
-MAX_CHOICES = 64  # configs and SM counts that callers name themselves, each with plans of its own
+MAX_CHOICES = 64  # configs, SM counts and reductions that callers name themselves, each with plans of its own
+FAST: Reduction = "fast"
 
 
 _dispatchers: weakref.WeakSet[Dispatcher] = weakref.WeakSet()  # all of this process, for a child that is forked
@@ -36,7 +38,12 @@ class _Products(Runner):
     """All products with one choice of config and num_sms, each layout with a plan that is made when it is first met."""
 
     def __init__(
-        self, owner: Dispatcher, config: ConfigChanges | None, num_sms: int | None, use_records: bool = True
+        self,
+        owner: Dispatcher,
+        config: ConfigChanges | None,
+        num_sms: int | None,
+        use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> None:
         super().__init__(owner.backend, owner.host)
         owner._ledger.add_runner(self)
@@ -44,9 +51,10 @@ class _Products(Runner):
         self._config = config
         self._num_sms = num_sms
         self._use_records = use_records
+        self._reduction = reduction
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
-        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms, self._use_records)
+        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms, self._use_records, self._reduction)
         return plan.bind(a.location, out_shape(a.shape, b.shape))
 
 
@@ -75,11 +83,15 @@ class Dispatcher:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> Any:
         """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
+        `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
+        on how many there are, on `num_sms` or on the batch; plan().explain() prints what that costs. "fast": each shape
+        has its own order of summation. Either gives the same bits in every run.
         Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
         vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
         contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or are broadcast, that
@@ -88,9 +100,9 @@ class Dispatcher:
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records:
+        if config is None and num_sms is None and use_records and reduction is FAST:  # which is what a literal is
             return self._products.run(a, b, out)
-        return self._products_of(config, num_sms, bool(use_records)).run(a, b, out)
+        return self._products_of(config, num_sms, bool(use_records), reduction).run(a, b, out)
 
     @overload
     def plan(
@@ -103,6 +115,7 @@ class Dispatcher:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> Plan: ...
     @overload
     def plan(
@@ -115,6 +128,7 @@ class Dispatcher:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> Plan: ...
     def plan(
         self,
@@ -127,11 +141,12 @@ class Dispatcher:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
-        `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`
-        and `use_records` are those of matmul().
+        `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`,
+        `use_records` and `reduction` are those of matmul().
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
@@ -142,7 +157,7 @@ class Dispatcher:
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
-            return self._plan_problem(a, _device_of(device), config, num_sms, use_records)
+            return self._plan_problem(a, _device_of(device), config, num_sms, use_records, reduction)
         if device is not None:
             raise UnsupportedError(
                 asked=f"a plan of arrays for {device}",
@@ -151,7 +166,7 @@ class Dispatcher:
             )
         views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms, use_records)
+        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction)
 
     def plan_views(
         self,
@@ -162,14 +177,21 @@ class Dispatcher:
         config: ConfigChanges | None,
         num_sms: int | None,
         use_records: bool = True,
+        reduction: Reduction = FAST,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
         problem = problem_of(a, b, out, out_dtype)
         backend = self.host() if a.location.kind == "host" else self.backend()
-        return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records)
+        return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records, reduction)
 
     def _plan_problem(
-        self, problem: Problem, device: Device, config: ConfigChanges | None, num_sms: int | None, use_records: bool
+        self,
+        problem: Problem,
+        device: Device,
+        config: ConfigChanges | None,
+        num_sms: int | None,
+        use_records: bool,
+        reduction: Reduction,
     ) -> Plan:
         return plan_problem(
             problem,
@@ -180,6 +202,7 @@ class Dispatcher:
             config=config,
             num_sms=num_sms,
             use_records=use_records,
+            reduction=reduction,
         )
 
     def backend(self) -> Backend:
@@ -216,18 +239,23 @@ class Dispatcher:
         self._ledger.renew_locks()
         self._ledger.drop_handles()
 
-    def _products_of(self, config: ConfigChanges | None, num_sms: int | None, use_records: bool) -> _Products:
+    def _products_of(
+        self, config: ConfigChanges | None, num_sms: int | None, use_records: bool, reduction: Reduction
+    ) -> _Products:
         """The plans of a choice that the caller named."""
-        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms, use_records)
+        reduction = checked_reduction(reduction)
+        if config is None and num_sms is None and use_records and reduction == FAST:
+            return self._products
+        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms, use_records, reduction)
         try:
             found = self._chosen.get(choice)
         except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
-            return _Products(self, config, num_sms, use_records)
+            return _Products(self, config, num_sms, use_records, reduction)
         if found is None:
             with self._lock:
                 if len(self._chosen) >= MAX_CHOICES:
                     self._chosen.clear()
-                found = self._chosen.setdefault(choice, _Products(self, config, num_sms, use_records))
+                found = self._chosen.setdefault(choice, _Products(self, config, num_sms, use_records, reduction))
         return found
 
 

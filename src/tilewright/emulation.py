@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.device import Device
-from tilewright.dispatch import Dispatcher
+from tilewright.dispatch import FAST, Dispatcher
 from tilewright.dtypes import DType
 from tilewright.emulated_time import LIMIT_S
 from tilewright.errors import UnsupportedError
+from tilewright.order import Reduction
 from tilewright.plan import ConfigChanges, Plan
 from tilewright.problem import Problem
 
@@ -29,7 +30,8 @@ class Emulator:
     "random" at any time, with vectors interleaved and waits failing at random, by `seed`. `width`: threads that run as
     one vector, "warp" to "grid"; None: as many as converge. `banks`: bank conflicts are counted. `limit_s`: estimated
     seconds past which a product is refused; None: never. `max_blocks`: blocks of instructions without progress after
-    which a kernel is taken for endless; None: a million. `progress(done, total)` hears of finished CTAs.
+    which a kernel is taken for endless; None: a million. `exact_sums`: tensor cores round bit for bit as the H200's do
+    (16-bit types), not as float32 sums do; slower. `progress(done, total)` hears of finished CTAs.
 
     One Emulator is for one thread: `report` and `findings` are of its last launch.
     """
@@ -45,6 +47,7 @@ class Emulator:
         banks: bool = False,
         limit_s: float | None = LIMIT_S,
         max_blocks: int | None = None,
+        exact_sums: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Raises: UnsupportedError: no such preset, or a seed or limit that is none."""
@@ -70,6 +73,7 @@ class Emulator:
             width=width,
             banks=banks,
             limit_s=limit_s,
+            exact_sums=exact_sums,
             progress=progress,
             **({} if max_blocks is None else {"max_blocks": max_blocks}),
         )
@@ -98,13 +102,14 @@ class Emulator:
         *,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        reduction: Reduction = FAST,
     ) -> Any:
         """The product a x b of NumPy arrays, as tilewright.matmul; written when this returns.
 
         Raises: EmulationError: the kernel broke a rule: the first finding of the checks, or what stopped the run.
         UnsupportedError: it would take longer than `limit_s`. And what tilewright.matmul raises.
         """
-        return self._dispatcher.matmul(a, b, out, config=config, num_sms=num_sms)
+        return self._dispatcher.matmul(a, b, out, config=config, num_sms=num_sms, reduction=reduction)
 
     def plan(
         self,
@@ -115,11 +120,14 @@ class Emulator:
         out_dtype: str | DType | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
+        reduction: Reduction = FAST,
     ) -> Plan:
         """The plan of a product on the emulated device, of arrays or of a Problem; its run() runs here."""
         if isinstance(a, Problem):
-            return self._dispatcher.plan(a, device=self.device, config=config, num_sms=num_sms)
-        return self._dispatcher.plan(a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms)
+            return self._dispatcher.plan(a, device=self.device, config=config, num_sms=num_sms, reduction=reduction)
+        return self._dispatcher.plan(
+            a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms, reduction=reduction
+        )
 
 
 def _no_gpu() -> NoReturn:

@@ -6,7 +6,7 @@ nothing of plans or drivers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tilewright.config import MAX_TILES, STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
@@ -15,6 +15,7 @@ from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels import repack
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
+from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
@@ -38,11 +39,18 @@ _MERGED_SHARE = 0.3
 _MULTICAST_SHARE = 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
-# A slot of a narrow tile lands so long after it was asked for: with s stages a k tile takes at least this / (s - 1).
-# Fitted, H200, 2026-11-30, 3 stages: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
+# A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
+# Fitted, H200, 2026-11-30, 3 slots: a tile of 128 columns after 256x192 takes 74,400 cycles for 64 k tiles (4096^3, by
 # clocks at tile boundaries, stores included). By the rates of 8192^3 one of 80 columns takes hardly less than one of
 # 96.
 _NARROW_LATENCY_CYCLES = 2250
+# What a CTA waits for a slot whose bytes come from DRAM, under load: with s stages it takes s - 1 slots in this time.
+# The same figure; a judgement for other tiles, of which none was measured on its own.
+_LATENCY_CYCLES = 2250
+# Adding up a split tile: the last bytes sent, their way, the wait: 0.5 us at the full clock. And what a CTA sends
+# through the cluster's network in a cycle. Judgements, neither measured.
+_REDUCE_BASE_CYCLES = 900
+_REDUCE_BYTES_PER_CYCLE = 32
 # Walking k back and forth saves of the DRAM reads (measured, H200, 2026-11-29: 8 to 14 %).
 _BACK_AND_FORTH_SAVING = 0.11
 # Energy: H200, 2026-11-29, fit over 121 cells, residual 13 W. Base in W; tensor cores and the rest of a real kernel in
@@ -119,6 +127,7 @@ class _Work:
     dram_bytes: float
     flops: float  # with those on the zeros past the edges
     pj_per_flop: float = _TENSOR_PJ + _REST_PJ
+    dram_slowdown: float = 1.0
 
     def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
         """Each resource's time alone."""
@@ -127,7 +136,7 @@ class _Work:
             "tensor cores": (self.tensor_cycles + self.store_cycles) * cycle_us,
             "fill": (self.fill_cycles + self.store_cycles) * cycle_us,
             "L2": self.l2_bytes / device.l2_gbps / 1e3,
-            "DRAM": self.dram_bytes / device.dram_gbps / 1e3,
+            "DRAM": self.dram_bytes / device.dram_gbps / 1e3 * self.dram_slowdown,
         }
 
     def power_w(self, time_us: float, clock_ghz: float) -> float:
@@ -144,6 +153,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
     CTA; a tile has 128 k steps of 1024 tensor cycles and 2138 cycles to store: 2.13 million cycles, 1214 us at 1.755
     GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1590 us.
     """
+    problem = config.computed(problem)
     launch = family.launch(problem, config, device, num_sms)
     work = _work(problem, config, device, launch.grid)
     fixed_us = device.launch_us + _RAMP_US
@@ -166,7 +176,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
             ("DRAM", parallel["DRAM"]),
         ),
         bound=bound,
-        waves=config.num_tiles(problem) / launch.grid,
+        waves=config.num_tiles(problem) * config.split_k / launch.grid,
         grid=launch.grid,
         roofline_share=floor_us(problem, device) / total_us,
         clock_ghz=clock_ghz,
@@ -204,13 +214,13 @@ def floor_us(problem: Problem, device: Device) -> float:
     return max(work.times_us(device, _clock_ghz(work, device, 0.0)).values())
 
 
-def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice:
-    """The config to run without tuning.
+def best(problem: Problem, device: Device, num_sms: int | None = None, reduction: Reduction = "fast") -> Choice:
+    """The config to run without tuning; with reduction "invariant" of those that add in the one order (order.py).
 
     Raises: UnsupportedError: no production family serves the device. ShapeError: more tiles than a schedule counts.
     ConfigError: none of its configs fits the problem.
     """
-    candidates = _candidates(problem, device, num_sms)
+    candidates = _candidates(problem, device, num_sms, reduction)
     fastest = min(prediction.total_us for _, _, prediction in candidates)
     family, config, prediction = next(
         choice for choice in candidates if choice[2].total_us <= fastest * (1 + _INDIFFERENCE)
@@ -227,23 +237,30 @@ def best(problem: Problem, device: Device, num_sms: int | None = None) -> Choice
     )
 
 
-def ranked(problem: Problem, device: Device, count: int, num_sms: int | None = None) -> list[Ranked]:
+def ranked(
+    problem: Problem, device: Device, count: int, num_sms: int | None = None, reduction: Reduction = "fast"
+) -> list[Ranked]:
     """The `count` fastest configs by the model, fastest first, all different; equals in the family's order.
 
     Raises: what best() raises.
     """
     found: dict[tuple[str, Config], Ranked] = {}
-    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms)):
+    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms, reduction)):
         found.setdefault((family.name, config), Ranked(family, config, prediction, order))
     return sorted(found.values(), key=lambda each: each.prediction.total_us)[:count]
 
 
-def _candidates(problem: Problem, device: Device, num_sms: int | None) -> list[tuple[Family, Config, Prediction]]:
-    """Every config of every family that fits, in the families' order. Raises: what best() raises."""
+def _candidates(
+    problem: Problem, device: Device, num_sms: int | None, reduction: Reduction
+) -> list[tuple[Family, Config, Prediction]]:
+    """Every config of every family that fits, in the families' order. Raises: what best() raises.
+
+    Where one order of summation is asked for, each config is given it, and those that are not legal then are left out.
+    """
     found = [
         (family, config, predict(family, problem, config, device, num_sms))
         for family in PRODUCTION
-        for config in family.space(problem, device)
+        for config in _space(family, problem, device, reduction)
         if num_sms is None or config.cluster <= num_sms
     ]
     if not found:
@@ -251,9 +268,21 @@ def _candidates(problem: Problem, device: Device, num_sms: int | None) -> list[t
     return found
 
 
+def _space(family: Family, problem: Problem, device: Device, reduction: Reduction) -> Iterator[Config]:
+    """What the family offers; with one order of summation what of it, given that order, is legal, each once."""
+    order = order_for(reduction)
+    if order is None:
+        yield from family.space(problem, device)
+        return
+    given = dict.fromkeys(order.of(offered) for offered in family.space(problem, device))
+    yield from (config for config in given if not config.violations(problem, device))
+
+
 def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
     rows, _ = config.tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)
+    own_k_tiles = -(-k_tiles // config.split_k)  # of the CTA with the most
+    grid //= config.split_k  # CTAs that share a tile count as one
     tiles = config.wide_tiles(problem, grid)
     shapes = [(config.tile_n, tiles, -(-tiles // grid))]  # columns of a tile, tiles in all, tiles of the busiest CTA
     if narrow := config.narrow_tiles(problem, tiles):
@@ -261,15 +290,19 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
 
     tensor_cycles = fill_cycles = store_cycles = a_bytes = b_bytes = flops = 0.0
     for tile_n, count, busiest in shapes:
-        wgmmas = k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
+        wgmmas = own_k_tiles * (config.tile_k // 16) * (config.tile_m // WGMMA_M)
         tile_cycles = wgmmas * _wgmma_cycles(problem, tile_n, device)
         if tile_n < config.tile_n:
-            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / (config.stages - 1))
+            in_flight = max(1, config.tail_stages(problem) - 1)
+            tile_cycles = max(tile_cycles, k_tiles * _NARROW_LATENCY_CYCLES / in_flight)
         row_bytes = k_tiles * config.tile_k * problem.dtype.size
-        fill = (config.tile_m + tile_n) * row_bytes / _FILL_BYTES_PER_CYCLE
+        fill = (config.tile_m + tile_n) * row_bytes / config.split_k / _FILL_BYTES_PER_CYCLE
         tensor_cycles += busiest * tile_cycles
         fill_cycles += busiest * fill
         store_cycles += _shown_store_cycles(config, tile_n, busiest, tile_cycles)
+        if config.split_k > 1:
+            sent = config.tile_m * tile_n * 4 / _REDUCE_BYTES_PER_CYCLE
+            store_cycles += busiest * (_REDUCE_BASE_CYCLES + sent)
         a_bytes += count * config.tile_m * row_bytes
         b_bytes += count * tile_n * row_bytes
         flops += 2.0 * count * config.tile_m * tile_n * k_tiles * config.tile_k
@@ -281,7 +314,23 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
         l2_bytes=_l2_bytes(config, rows, a_bytes, b_bytes),
         dram_bytes=_dram_bytes(problem, config, device, grid),
         flops=flops,
+        dram_slowdown=_dram_slowdown(problem, config, device, tiles, grid),
     )
+
+
+def _dram_slowdown(problem: Problem, config: Config, device: Device, tiles: int, grid: int) -> float:
+    """How many times longer reading memory takes than at its full rate: a CTA has the ring's bytes in flight, and where
+    too few CTAs work, in the last wave or in all, that is not enough. `grid` counts those that share a tile once.
+
+    Worked example, an h200: 132 CTAs need 20 bytes a cycle each at 1.755 GHz. A ring of 12 slots of 16,384 bytes brings
+    80, of which an SM takes 64: 42 CTAs are enough, and 21 read at half the rate.
+    """
+    in_flight = (config.stages - 1) * config.stage_bytes(problem) / _LATENCY_CYCLES
+    of_cta = min(_FILL_BYTES_PER_CYCLE, in_flight)
+    wanted = device.dram_gbps / device.clock_ghz  # bytes a cycle
+    full, last = divmod(tiles, grid)
+    slow = [max(1.0, wanted / (ctas * config.split_k * of_cta)) for ctas in (grid, last or grid)]
+    return (full * grid * slow[0] + last * slow[1]) / tiles
 
 
 def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
@@ -295,7 +344,8 @@ def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
 def _shown_store_cycles(config: Config, tile_n: int, tiles: int, tile_cycles: float) -> float:
     """Cycles that the stores of a CTA's tiles add to its multiplications."""
     blocks = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
-    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * tile_n / _STORE_VALUES_PER_CYCLE
+    columns = config.stored_n if config.split_k > 1 else tile_n
+    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / _STORE_VALUES_PER_CYCLE
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return tiles * max(0.0, (store_cycles - tile_cycles) / 2) + store_cycles
     if config.staggered:

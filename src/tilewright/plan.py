@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
-from tilewright.backends.base import Argument, Backend, HostBackend, IntArgument, IntsArgument, Launch
+from tilewright.backends.base import Argument, Backend, HostBackend, Launch
 from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
@@ -25,10 +25,11 @@ from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, 
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
 from tilewright.kernels import catalog, repack
-from tilewright.kernels.family import Family
+from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
 from tilewright.model import Prediction
+from tilewright.order import Reduction, checked_reduction, order_for, order_of
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
 from tilewright.tensor import Location, View
@@ -83,8 +84,10 @@ class Explanation:
 
     Units: `grid` in CTAs, `waves` tiles a CTA, `registers` a thread, `smem_bytes` a CTA; `predicted_us` and the terms
     in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches. `record` is the
-    measurement that the config comes from, None where the model or the caller chose. `copies` is what runs before the
-    product, and in the prediction, where an operand's rows or address are no multiples of 16 bytes.
+    measurement that the config comes from, None where the model or the caller chose. `price` is what an invariant
+    order of summation costs: the time predicted here over that of the choice without it; 1 where that is the same.
+    `copies` is what runs before the product, and in the prediction, where an operand's rows or address are no multiples
+    of 16 bytes.
     """
 
     problem: Problem
@@ -101,6 +104,9 @@ class Explanation:
     bound: str
     roofline_share: float
     record: Record | None = None
+    reduction: Reduction = "fast"
+    fast: Config | None = None
+    price: float = 1.0
     copies: Copies | None = None
 
     @property
@@ -127,12 +133,23 @@ class Explanation:
                 *(() if self.copies is None else (f"first      {self.copies}",)),
                 f"kernel     {self.kernel}, config {self.config}",
                 f"why        {self.why}",
+                *self._reduction_lines(),
                 f"launch     {launch.grid} CTAs of {launch.block} threads, {clusters}",
                 f"resources  {self.registers} registers a thread, {smem}, {spills}",
                 f"predicted  {self.predicted_us:.1f} us, {share}",
                 f"terms      {', '.join(f'{name} {time_us:.1f} us' for name, time_us in self.terms)}",
             )
         )
+
+    def _reduction_lines(self) -> tuple[str, ...]:
+        if self.reduction == "fast":
+            return ()
+        price = (
+            "costs nothing here: the fast choice is the same"
+            if self.fast == self.config
+            else f"price by the model {self.price:.3f} times the fast choice's time, {self.fast}"
+        )
+        return (f"reduction  {self.reduction}: the bits of a row do not depend on the other rows; {price}",)
 
 
 class Plan(Runner):
@@ -154,6 +171,7 @@ class Plan(Runner):
         ledger: Ledger,
         host: Callable[[], HostBackend] = host_backend,
         record: Record | None = None,
+        reduction: Reduction = "fast",
     ) -> None:
         """Raises: ConfigError: the config cannot run the problem on the device; with every reason."""
         super().__init__(backend, host)
@@ -164,6 +182,7 @@ class Plan(Runner):
         self.why = why
         self.record = record
         self.num_sms = num_sms
+        self.reduction = reduction
         self._ledger = ledger
         ledger.add_runner(self)
         self._kernel_problem = _kernel_problem(problem, problem.repacked)
@@ -242,19 +261,10 @@ class Plan(Runner):
     def _arguments(self, copied: tuple[str, ...]) -> tuple[Argument, ...]:
         """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
         problem = _kernel_problem(self.problem, copied)
-        own = (
-            {"a": "b", "b": "a"} if self.problem.out_major == "m" else {}
-        )  # the transposed product: the kernel's a is b
-        names = {
-            name: repack.scratch_name(own.get(name, name)) if own.get(name, name) in copied else own.get(name, name)
-            for name in ("a", "b", "out")
-        }
-        return tuple(
-            argument
-            if isinstance(argument, IntArgument | IntsArgument)
-            else dataclasses.replace(argument, operand=names[argument.operand])
-            for argument in self.family.arguments(problem, self.config, self.launch)
-        )
+        arguments = self.family.arguments(problem, self.config, self.launch)
+        if self.problem.out_major == "m":
+            arguments = with_inputs_exchanged(arguments)
+        return with_operands_named(arguments, {name: repack.scratch_name(name) for name in copied})
 
     def explain(self) -> Explanation:
         """The choice and its reasons. Cost: that of `binary`, which the registers are read from."""
@@ -263,6 +273,7 @@ class Plan(Runner):
         if copies is not None:
             total_us, terms = total_us + copies.predicted_us, (("repack", copies.predicted_us), *terms)
             share *= prediction.total_us / total_us
+        fast, price = self._price(prediction)
         return Explanation(
             problem=self.problem,
             device=self.device,
@@ -278,8 +289,19 @@ class Plan(Runner):
             bound=prediction.bound,
             roofline_share=share,
             record=self.record,
+            reduction=self.reduction,
+            fast=fast,
+            price=price,
             copies=copies,
         )
+
+    def _price(self, prediction: Prediction) -> tuple[Config | None, float]:
+        """What would run were any order of summation allowed, and how many times its time this takes, by the model."""
+        if self.reduction == "fast":
+            return None, 1.0
+        fast = choose(self._kernel_problem, self.device, self.num_sms, use_records=not self.problem.is_empty)
+        other = model.predict(fast.family, self._kernel_problem, fast.config, self.device, self.num_sms)
+        return fast.config, prediction.total_us / other.total_us
 
     def bind(self, location: Location, shape: tuple[int, ...]) -> BoundPlan:
         """This plan for arrays there: on that GPU, or in the emulator for the host's. `shape` is that of out.
@@ -322,7 +344,7 @@ class Plan(Runner):
         """Seconds that the emulator takes for another product, with the config that it would get."""
         family, config, problem = self.family, self.config, _kernel_problem(problem, problem.repacked)
         if family in catalog.PRODUCTION:
-            config = choose(problem, self.device, self.num_sms).config
+            config = choose(problem, self.device, self.num_sms, reduction=self.reduction).config
         launch = family.launch(problem, config, self.device, self.num_sms)
         return emulated_s(problem, config, launch, family=family.name, checks=checks)
 
@@ -363,14 +385,18 @@ def plan_problem(
     config: ConfigChanges | None = None,
     num_sms: int | None = None,
     use_records: bool = True,
+    reduction: Reduction = "fast",
 ) -> Plan:
     """The plan of a problem on a device.
 
     `config` is a Config, or changes by field name to the choice of record, where there is one, or else the model's.
-    `num_sms` leaves the other SMs free. `use_records` False: the model alone chooses.
-    Raises: UnsupportedError: a device without kernels. ConfigError: every reason why the config cannot run.
+    `num_sms` leaves the other SMs free. `use_records` False: the model alone chooses. `reduction` "invariant": the bits
+    of a row depend on no other row, nor on how many there are.
+    Raises: UnsupportedError: a device without kernels, or no such reduction. ConfigError: every reason why the config
+    cannot run, or that it does not add in the invariant order.
     """
     checked(problem)
+    reduction = checked_reduction(reduction)
     config = checked_changes(config)
     check_supported(device)
     check_num_sms(num_sms, device)
@@ -378,11 +404,12 @@ def plan_problem(
     if isinstance(config, Config):
         family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
     else:
-        choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty)
+        choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty, reduction=reduction)
         family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
+    _check_order(chosen, reduction)
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
     return Plan(
@@ -396,7 +423,21 @@ def plan_problem(
         ledger=ledger,
         host=host,
         record=record,
+        reduction=reduction,
     )
+
+
+def _check_order(config: Config, reduction: Reduction) -> None:
+    """Raises ConfigError for a caller's config that adds in another order than the reduction asks for."""
+    wanted, found = order_for(reduction), order_of(config)
+    if wanted is not None and found != wanted:
+        differing = ", ".join(
+            f"{name} = {value!r} and not {allowed!r}"
+            for (name, value), (_, allowed) in zip(found.values, wanted.values, strict=True)
+            if value != allowed
+        )
+        reason = f"{differing}: reduction {reduction!r} adds in one order for all shapes; leave that field out"
+        raise ConfigError(str(config), [reason])
 
 
 def checked_changes(config: Any) -> ConfigChanges | None:

@@ -237,17 +237,20 @@ class Problem:
 
     @property
     def row_major(self) -> Problem:
-        """The product that a kernel computes: out is row-major. One with columns is out^T = b^T a^T in the same memory:
-        a and b change places, and "k" stays what is contiguous in either."""
-        if self.out_major == "n":
-            return self
+        """The same product with a row-major out: what kernels are chosen for."""
+        return self if self.out_major == "n" else self.transposed
+
+    @property
+    def transposed(self) -> Problem:
+        """out^T = b^T a^T in the same memory: a and b change places, and "k" stays what is contiguous in either; out's
+        rows are then its columns."""
         return replace(
             self,
             m=self.n,
             n=self.m,
             a_major="k" if self.b_major == "k" else "m",
             b_major="k" if self.a_major == "k" else "n",
-            out_major="n",
+            out_major="m" if self.out_major == "n" else "n",
             a_pitch=self.b_pitch,
             b_pitch=self.a_pitch,
             a_batch=self.b_batch,

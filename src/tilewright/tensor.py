@@ -94,8 +94,8 @@ def overlap(first: Rows, second: Rows) -> bool:
     if first.batch or second.batch:
         try:
             return np.shares_memory(_bytes_of(first), _bytes_of(second), max_work=_MAX_SEARCH)  # type: ignore[arg-type]  # its stub lacks numbers
-        except np.exceptions.TooHardError:  # strides that a search does not get through: two such batches are refused
-            return True
+        except (np.exceptions.TooHardError, ValueError):  # a search that takes too long, or 2^63 bytes and more, which
+            return True  # NumPy does not count: two such batches are refused
     # Row i of first meets row j of second when low + i P <= j Q <= high + i P, with P and Q their pitches.
     distance = first.address - second.address
     low, high = distance - second.row_bytes + 1, distance + first.row_bytes - 1

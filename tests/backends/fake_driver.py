@@ -213,6 +213,12 @@ class FakeDriver:
         self.retained[device] -= 1
         return ()
 
+    def _cuKernelGetFunction(self, kernel: int) -> int:  # noqa: N802
+        return kernel
+
+    def _cuOccupancyMaxActiveClusters(self, function: int, config: Any) -> int:  # noqa: N802
+        return 16
+
     def _cuCtxGetId(self, handle: int) -> int:  # noqa: N802
         return self.context_ids[handle - context(0)]
 

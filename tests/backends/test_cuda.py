@@ -309,6 +309,29 @@ def test_cluster_is_one_launch_attribute(driver: FakeDriver, backend: CudaBacken
     assert driver.launches[0].config.numAttrs == 1
 
 
+def test_a_dependent_launch_is_one_more_attribute(driver: FakeDriver, backend: CudaBackend) -> None:
+    driver.make_current(0)
+    backend.launch(packed(backend, launch=dataclasses.replace(LAUNCH, cluster=2, is_dependent=True)), 0)
+    config = driver.launches[0].config
+    assert [attribute.id for attribute in config.attrs] == [
+        "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION",
+        "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION",
+    ]
+    assert config.attrs[1].value.programmaticStreamSerializationAllowed == 1
+    assert config.numAttrs == 2
+
+
+def test_clusters_that_fit_are_asked_of_the_driver_with_the_launch_s_shape(
+    driver: FakeDriver, backend: CudaBackend
+) -> None:
+    launch = dataclasses.replace(LAUNCH, cluster=8)
+    kernel = backend.load(BINARY, 0, launch)
+    assert backend.max_clusters(kernel, launch) == 16
+    [(_, config)] = driver.asked("cuOccupancyMaxActiveClusters")
+    assert config.attrs[0].value.clusterDim.x == 8
+    assert config.sharedMemBytes == launch.smem_bytes
+
+
 def test_warm_launch_makes_one_driver_call_besides_asking_for_the_context(
     driver: FakeDriver, backend: CudaBackend
 ) -> None:

@@ -30,6 +30,9 @@ class FakePlan:
 
     config = "128x256"
     binary = SimpleNamespace(compiler="nvrtc")
+    launch = SimpleNamespace(grid=66)
+    device = SimpleNamespace(num_sms=132)
+    prediction = SimpleNamespace(waves=0.5)
 
     def __init__(self, machine: SimulatedMachine, error: float = 0.0) -> None:
         self.work = machine.work("own", 100.0)
@@ -81,6 +84,7 @@ def test_every_column_is_timed_in_one_run_and_its_ratios_are_to_both_baselines(m
     assert rows["tilewright recorded"]["ratio_tuned"] == pytest.approx(1.6)
     assert rows["cublaslt"]["ratio"] == pytest.approx(1.25)
     assert rows["cublaslt"]["tuned"]["tried"] == 2
+    assert [rows["tilewright"][name] for name in ("ctas", "num_sms", "waves")] == [66, 132, 0.5]
     assert rows["cublaslt"]["compiler"] == "cuBLASLt 13.1.0"
     assert all(row["error_over_bound"] <= 1 for row in rows.values())
     assert {(row["data"], row["is_cold"], row["num_sets"]) for row in rows.values()} == {("normal", True, 4)}

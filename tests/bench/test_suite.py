@@ -18,6 +18,13 @@ def test_all_is_every_shape_once_in_the_order_of_the_table() -> None:
     assert len(found) == 68
 
 
+def test_sweeps_are_named_alone_and_are_no_part_of_all() -> None:
+    assert len(entries("neighbours")) == 33 + 17
+    assert len(entries("decode")) == 2 * 64
+    assert {entry.group for entry in entries("decode,neighbours")} == {"decode", "neighbours"}
+    assert not {entry.group for entry in entries("all")} & set(suite.SWEEPS)
+
+
 def test_groups_and_sizes_are_joined_by_commas_and_a_shape_keeps_its_first_group() -> None:
     assert entries("tiny, 64x32x16,128x128x128") == [
         Entry("tiny", (128, 128, 128)),

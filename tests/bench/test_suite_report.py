@@ -61,15 +61,49 @@ def test_what_is_shipped_is_the_record_where_there_is_one() -> None:
     assert line[6:] == ("1.200", "1.100", "1.500", "1.300", "1.0%", "0.75", "0.50", "256x192")
 
 
-def test_a_terminal_is_spared_configs_and_records_that_are_not_there() -> None:
-    columns, lines = report.table(report.judged(ROWS), "interleaved")
-    assert columns == [
-        "group", "M, N, K", "cuBLAS us", "tuned us", "untuned us", "untuned over cuBLAS", "over tuned", "spread",
-        "of the floor", "cuBLAS of it",
-    ]  # fmt: skip
-    assert lines[0] == ("g", "64, 128, 256", "10.0", "10.0", "10.0", "1.200", "1.100", "1.0%", "0.50", "0.50")
-    known = row("tilewright recorded", (64, 128, 256), ratio=1.5)
-    assert "recorded over cuBLAS" in report.table(report.judged([*ROWS, known]), "interleaved")[0]
+def test_a_terminals_line_holds_what_is_shipped_by_group() -> None:
+    known = row("tilewright recorded", (64, 128, 256), ratio=1.5, ratio_tuned=1.3, median_us=8.0, share_of_floor=0.6)
+    sections = report.table(report.judged([*ROWS, known]), "interleaved")
+    assert [(name, len(lines)) for name, lines in sections] == [("g", 2), ("h", 1)]
+    assert len(report.TERMINAL_COLUMNS) == len(sections[0][1][0])
+    assert sections[0][1] == [
+        ("64, 128, 256", "10.0", "10.0", "8.0", "1.500", "1.300", "1.250", "0.60", "0.50", "1.0%"),
+        ("4, 5, 6", "10.0", "10.0", "10.0", "1.600", "1.000", "-", "0.50", "0.50", "1.0%"),
+    ]
+
+
+def test_the_slowest_are_told_with_what_their_rows_say() -> None:
+    own = {"ctas": 16, "num_sms": 132, "waves": 1.0, "bound": "memory"}
+    lines = report.worst_lines(report.judged([*ROWS, *shape_rows((7, 8, 9), 0.8, 0.9, **own)]), "interleaved")
+    assert lines[0] == (
+        "0.800", "0.900", "7, 8, 9", "g", "memory floor: 0.50 of it, cuBLAS 0.50; 16 CTAs for 132 SMs; untuned",
+    )  # fmt: skip
+    assert [line[2] for line in lines] == ["7, 8, 9", "1, 2, 3", "64, 128, 256", "4, 5, 6"]
+    assert report.worst_lines(report.judged(ROWS), "interleaved", "ratio_tuned")[0][2] == "1, 2, 3"
+
+
+def test_sizes_side_by_side_are_told_with_their_worst_cliff() -> None:
+    rows = [each for n in range(8, 17) for each in shape_rows((64, n, 64), 1.0, 1.0)]
+    for each in rows:
+        each |= {"median_us": 20.0 if each["n"] == 11 and each["candidate"] == "cublas" else 10.0}
+    found = report.neighbour_lines(report.judged(rows), "interleaved")
+    assert found == [
+        ("64, 8 .. 16, 64", "as shipped", "9", "1.000", "8", "1.000", "16"),
+        ("64, 8 .. 16, 64", "cuBLAS", "9", "2.000", "11", "2.000", "11"),
+        ("64, 8 .. 16, 64", "cuBLASLt tuned", "9", "1.000", "8", "1.000", "16"),
+    ]
+    assert report.neighbour_lines(report.judged(ROWS), "interleaved") == []
+
+
+def test_how_often_the_model_chooses_well_is_a_sentence() -> None:
+    assert report.choices(report.judged(ROWS), "interleaved") == ""
+    known = [row("tilewright recorded", size, median_us=us) for size, us in (((64, 128, 256), 9.6), ((1, 2, 3), 8.0))]
+    rows = [each for each in ROWS if each["status"] == "ok"] + known
+    found = report.choices(report.judged(rows), "interleaved")
+    assert found.startswith(
+        "Of 2 shapes with a record the model's choice has 0.95 of the recorded one's speed or more in 1"
+    )
+    assert found.endswith("the worst is 0.800 at 1, 2, 3.")
 
 
 def test_means_are_geometric_over_both_baselines_for_all_and_by_group() -> None:
@@ -126,6 +160,7 @@ def test_refusals_and_shapes_left_out_for_want_of_time_are_not_bad() -> None:
     ],
 )
 def test_times_without_rotation_or_random_data_are_not_reported(change: dict[str, Any], sentence: str) -> None:
+    """B148."""
     rows = [*ROWS[:2], ROWS[2] | change]
     with pytest.raises(UnsupportedError, match=sentence):
         report.judged(rows)
@@ -136,8 +171,22 @@ def test_times_without_rotation_or_random_data_are_not_reported(change: dict[str
 
 @pytest.mark.parametrize("baseline", [[], [row("cublas", status="wrong", why="WRONG")]])
 def test_times_without_a_baseline_are_not_reported(baseline: list[Any]) -> None:
+    """B148."""
     with pytest.raises(UnsupportedError, match="no time of cuBLAS"):
         report.judged([*baseline, *ROWS[1:4]])
+
+
+def test_a_report_without_a_tuned_baseline_or_a_log_of_clocks_says_so() -> None:
+    """B148: 1.0 over a default that is 30 % off its best is no news."""
+    clocked = [each | {"clock_mhz": 1500.0} for each in ROWS]
+    assert report.caveats(report.judged(clocked), "interleaved") == []
+    alone = [each for each in ROWS if each["candidate"] != "cublaslt"]
+    found = report.caveats(report.judged(alone), "interleaved")
+    assert [sentence.split(":")[0] for sentence in found] == [
+        "3 of 3 shapes are beside cuBLAS's own choice alone, which is not its best.",
+        "No clock was logged for 3 of 3 shapes",
+    ]
+    assert all(sentence in report.text(alone, {}) for sentence in found)
 
 
 def test_no_rows_are_no_report() -> None:
@@ -172,6 +221,15 @@ def test_rows_page_and_plots_are_written(tmp_path: Path) -> None:
     assert "device NVIDIA H200\n" in page
     assert "torch" not in page
     assert "over cuBLASLt tuned" in paths[2].read_text()
+    assert "slowest against cuBLASLt tuned" in page
+
+
+def test_a_cliff_is_drawn_with_its_number_and_does_not_flatten_the_rest(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    paths, _ = report.write([*ROWS, *shape_rows((7, 8, 9), 5.7, 4.9)], {}, tmp_path)
+    picture = paths[2].read_text()
+    assert "5.7" in picture
+    assert "4.9" in picture
 
 
 def test_without_matplotlib_the_rows_are_written_and_the_extra_is_named(

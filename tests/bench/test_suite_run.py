@@ -290,6 +290,15 @@ def test_without_a_file_what_is_on_record_for_the_device_is_given(
     assert records.append(record)
     assert records_of(None, H200)(problem) == config
     assert records_of(None, preset("h100"))(problem) is None
+    assert records_of(None, H200, "invariant")(problem) == config  # which adds in the one order
+    assert records.append(dataclasses.replace(record, config=config.replace(k_back_and_forth=True)))
+    assert records_of(None, H200, "invariant")(problem) is None
+
+
+def test_rows_of_another_reduction_are_rows_of_another_run() -> None:
+    assert "reduction" not in Options().identity  # files from before there was one go on
+    assert Options(reduction="invariant").identity["reduction"] == "invariant"
+    assert understood(json.loads(json.dumps(asked([A], Options(reduction="invariant")))))[1].reduction == "invariant"
 
 
 def test_a_row_says_its_distance_to_the_floor() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command_line import call, printed, refused
 
-from tilewright.bench import suite_run
+from tilewright.bench import suite, suite_run
 
 
 def row(candidate: str | None, shape: tuple[int, int, int], mode: str, status: str = "ok") -> dict[str, Any]:
@@ -57,6 +57,11 @@ def test_a_suite_is_measured_and_rows_page_and_plot_are_written(measured: list[A
     assert content["facts"]["compiler"] == "nvrtc 13"
     assert len(content["rows"]) == 6
     assert (tmp_path / "out" / "bench.md").exists()
+
+
+def test_help_names_every_suite() -> None:
+    words = printed("bench", "--help").replace("│", " ").split()
+    assert {*suite.GROUPS, *suite.SWEEPS} <= {word.strip(",;") for word in words}
 
 
 def test_options_reach_the_run(measured: list[Any], tmp_path: Path) -> None:

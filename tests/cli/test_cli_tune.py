@@ -197,3 +197,15 @@ def test_doctor_counts_records_and_says_when_they_are_off(monkeypatch: pytest.Mo
     assert "torn" in found[1]["value"]
     monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "0")
     assert "turned off" in printed("doctor")
+
+
+def test_invariant_products_are_tuned_and_forgotten_apart(tuner: dict[str, Any]) -> None:
+    printed("tune", "64", "64", "64", "--reduction", "invariant")
+    assert tuner["reduction"] == "invariant"
+    problem = packed(64, 64, 64)
+    own = dataclasses.replace(record(problem), key=records.key_of(problem, H200, reduction="invariant"))
+    for each in (own, record(problem)):
+        records.append(each)
+    assert printed("tune", "64", "64", "64", "--forget", "--reduction", "invariant") == "forgot 1 record\n"
+    assert records.lookup(problem, H200) is not None
+    assert [each.sms for each in records.user().records()] == ["all SMs"]

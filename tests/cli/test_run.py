@@ -173,3 +173,11 @@ def test_run_on_a_real_gpu_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = json.loads(printed("run", "513", "264", "200", "--json"))
     assert answer["executed"]
     assert all(check["ok"] for check in answer["checks"].values())
+
+
+def test_an_invariant_product_is_timed_beside_matmuls_own_choice(gpu: SimpleNamespace) -> None:
+    answer = json.loads(printed("run", "64", "64", "64", "--reduction", "invariant", "--json"))
+    assert answer["reduction"] == "invariant"
+    own, beside = gpu.asked[-1]["configs"]
+    assert dataclasses.asdict(own) == answer["config"]
+    assert beside is None

@@ -73,3 +73,12 @@ def test_flattening_puts_each_header_once_where_it_is_first_needed() -> None:
     source = Source("unit", '#include "a.cuh"\n#include "b.cuh"\nint c;', headers, "entry", "sm_90a")
     text = show.flattened(source)
     assert [line for line in text.splitlines() if line.startswith("int")] == ["int b;", "int a;", "int c;"]
+
+
+def test_an_invariant_product_is_shown_with_its_price() -> None:
+    shown = printed("show", "8192", "8192", "8192", "--reduction", "invariant")
+    assert re.search(r"^reduction  invariant: .*price by the model 1\.0\d\d times the fast choice's time", shown, re.M)
+    assert "k-back-and-forth" not in shown.splitlines()[1]
+    words = printed("show", "8192", "8192", "8192", "--reduction", "invariant", "--what", "config").split()
+    assert "k_back_and_forth=False" in words
+    assert "--reduction" in refused("show", "64", "64", "64", "--reduction", "exact")

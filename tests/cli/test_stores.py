@@ -81,6 +81,11 @@ def test_clear_asks_and_a_no_keeps_everything(cache_folder: Path) -> None:
     assert len(cache.user_cache().entries()) == 1
 
 
+def test_clearing_what_is_not_there_asks_nothing(cache_folder: Path) -> None:
+    assert not cache_folder.exists()
+    assert printed("cache", "clear") == "removed 0 entries\n"
+
+
 def test_clear_with_yes_removes_every_entry() -> None:
     printed("run", "64", "64", "64")
     assert "removed 1 entry" in printed("cache", "clear", "--yes")

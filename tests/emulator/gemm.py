@@ -57,6 +57,11 @@ CASES: dict[str, Case] = {
     "tail": Case(packed(192, 88, 192), _SMALL.replace(tail_n=8), 2),
     # 3 x 4 tiles on 7 CTAs: of the 7 wide ones three are in row 0, which has 1 narrow one, and the others have 4
     "tail of two lengths": Case(packed(192, 104, 72), _SMALL.replace(tail_n=8), 7),
+    # as the space offers it: 4 narrow slots and their store slots where 3 wide ones and theirs are; fewer k tiles than
+    # narrow slots, since the last of these waits for the stores as well
+    "tail of 256x192": Case(
+        packed(512, 576, 136), Config(tile_m=256, tile_n=192, stages=3, store_slots=3, tail_n=120, staggered=True), 4
+    ),
     "tail of n-contiguous b": Case(
         packed(64, 384, 136, b_major="n"), _config(consumers=1, tile_m=64, tile_n=128, tail_n=64), 2
     ),
@@ -92,6 +97,27 @@ CASES: dict[str, Case] = {
         packed(127, 77, 192), _config(consumers=1, tile_n=56, staggered=True, store_slots=1), 1
     ),
     "fp32 out without TMA": Case(packed(65, 131, 136, out_dtype="fp32"), _config(store_slots=2), 1),
+    # 3 tiles of rows of b; of 24 rows of a the last 4 are past the end
+    "swap": Case(packed(20, 136, 200), _SMALL.replace(swap=True, tile_n=24), 2),
+    "swap of two consumers": Case(packed(20, 264, 200), _config(swap=True, tile_n=24), 2),
+    "swap, predicated stores": Case(packed(20, 131, 200), _SMALL.replace(swap=True, tile_n=24), 2),
+    "swap in fp32": Case(packed(20, 136, 200, out_dtype="fp32"), _SMALL.replace(swap=True, tile_n=16), 2),
+    "swap in fp32, predicated": Case(packed(20, 131, 200, out_dtype="fp32"), _SMALL.replace(swap=True, tile_n=24), 2),
+    # 2 x 2 tiles on 2 clusters of 2, k of 6 slots, the last ragged, dealt out as 3 and 3
+    "split": Case(packed(136, 24, 328), _SMALL.replace(split_k=2, tile_n=16), 4),
+    "split in four, one stores": Case(packed(136, 8, 328), _SMALL.replace(split_k=4, tile_n=8), 4),
+    "split in two, one stores": Case(packed(72, 48, 328), _SMALL.replace(split_k=2, tile_n=24), 2),
+    "split of two row blocks": Case(packed(136, 40, 328), _SMALL.replace(split_k=2, tile_m=128), 2),
+    "split of two consumers": Case(
+        packed(136, 40, 328, out_dtype="fp32"), _config(split_k=2, tile_n=16, k_back_and_forth=True), 2
+    ),
+    "split of a batch": Case(packed(72, 24, 200, batch=(3,)), _SMALL.replace(split_k=2, tile_n=16), 4),
+    "swap, split in eight": Case(packed(60, 72, 8 * 64), _SMALL.replace(swap=True, split_k=8, tile_n=64), 8),
+    "swap, split, predicated batch": Case(
+        wide(packed(21, 67, 136, batch=(2, 2))),
+        _SMALL.replace(swap=True, split_k=2, tile_n=24, dependent_launch=True),
+        2,
+    ),
     "many stores": Case(packed(64, 384, 200), _config(tile_m=64, tile_n=192, consumers=1), 1),
 }
 

@@ -19,27 +19,27 @@ def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy
 
 _ADDING = '\\n" "}\\n" : "+f"(rC[0])'  # of the wrapper that adds to what is there
 _RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
+_ARRIVE = "ptx::mbarrier_arrive(ring.empty_at(slot));"
 _FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
-_EMPTY_WAIT = "wait(ring.empty_at(state.index), state.parity);"
-_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
-_SLOT = "issue<N, 0, Config::WGMMAS_M, false>(operands, state.index, rC);"  # of compute(): after the first
+_EMPTY_WAIT = "wait(ring.empty_at(slot), filling.state.parity);"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
+_SLOT = "issue<N, 0, Config::WGMMAS_M, false>(source, rC);"  # of compute(): after the first
 _COMMIT = "ptx::wgmma_commit_group();"
 _SLOT_WAIT = f"{_SLOT} {_COMMIT} ptx::wgmma_wait_group<1>();"
 _LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
 _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
-_END = """    if constexpr (Config::CLUSTER > 1) {  // every arrival on the peer's barriers has been made
+_END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
 """
-_START = """
-        ptx::barrier_cluster_arrive_release();
+START = """
+        ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
     }
-
-    const TileSchedule
+    if constexpr (Config::DEPENDENT_LAUNCH)
 """
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -62,14 +62,18 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the newest slot is released",
         "single",
-        (UNIT, f"{_SLOT_WAIT} release(ring, previous, lane);", f"{_SLOT_WAIT} release(ring, state.index, lane);"),
+        (
+            UNIT,
+            f"{_SLOT_WAIT} release(source.ring, previous, lane);",
+            f"{_SLOT_WAIT} release(source.ring, source.state.index, lane);",
+        ),
         by=("operand released early", "deadlock", "mbarrier over-arrival"),
     ),
     mutant(
         "the last slot is released before its wait",
         "single",
-        (UNIT, _LAST_WAIT, f"release(ring, previous, lane); {_LAST_WAIT}"),
-        (UNIT, "keep_below(rC[block]);\n    release(ring, previous, lane);", "keep_below(rC[block]);"),
+        (UNIT, _LAST_WAIT, f"release(source.ring, previous, lane); {_LAST_WAIT}"),
+        (UNIT, "keep_below(rC[block]);\n    release(source.ring, previous, lane);", "keep_below(rC[block]);"),
         by="operand released early",
     ),
     mutant(
@@ -87,11 +91,16 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "no wgmma fence", "single", (UNIT, f"{_FULL_WAIT} ptx::wgmma_fence();", _FULL_WAIT), by="missing wgmma.fence"
     ),
-    mutant("expects too many bytes", "single", (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes + 16")), by="deadlock"),
+    mutant(
+        "expects too many bytes",
+        "single",
+        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES + 16")),
+        by="deadlock",
+    ),
     mutant(
         "expects too few bytes",
         "single",
-        (UNIT, _EXPECT, _EXPECT.replace("bytes", "bytes - 16")),
+        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES - 16")),
         by=("deadlock", "copy not waited for"),
     ),
     mutant(
@@ -129,33 +138,33 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the release by lane 0 is dropped",
         "single",
-        (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 33) ptx::mbarrier_arrive("),
+        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane == 33) {_ARRIVE}"),
         by="deadlock",
     ),
     mutant(
         "every lane releases",
         "single",
-        (UNIT, "if (lane == 0) ptx::mbarrier_arrive(", "if (lane < 2) ptx::mbarrier_arrive("),
+        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane < 2) {_ARRIVE}"),
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::CLUSTER) - 1;", "1;"), by="deadlock"),
+    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::SHARING) - 1;", "1;"), by="deadlock"),
     mutant(
         "released only to the own CTA",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by=("operand released early",),
     ),
     mutant(
         "remote arrivals dropped",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         by="deadlock",
     ),
     mutant(
         "remote arrivals dropped, count fitted",
         "cluster",
-        (UNIT, f"if (lane < Config::CLUSTER) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
@@ -165,13 +174,13 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "__syncthreads instead of the cluster barrier",
         "cluster",
-        (UNIT, _START, "        __syncthreads();\n    }\n\n    const TileSchedule"),
+        (UNIT, START, "        __syncthreads();\n    }\n    if constexpr (Config::DEPENDENT_LAUNCH)"),
         by="mbarrier init order",
     ),
     mutant(
         "no barrier after init, cluster",
         "cluster",
-        (UNIT, _START, "    }\n\n    const TileSchedule"),
+        (UNIT, START, "    }\n    if constexpr (Config::DEPENDENT_LAUNCH)"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(
@@ -227,7 +236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "skipped slots are not skipped",
         "ping-pong",
-        (UNIT, "                state.skip(num_k_tiles);\n", ""),
+        (UNIT, "                source.state.skip(num_k_tiles);\n", ""),
         by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", WRONG_NUMBERS),
     ),
     # -- the epilogue ------------------------------------------------------------------------------------------------
@@ -350,8 +359,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "shared.store[consumer_index * WARPGROUP_WARPS + warp]",
-            "shared.store[consumer_index * WARPGROUP_WARPS]",
+            "WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES",
+            "WIDE_RING_BYTES + index * WARPGROUP_WARPS * Config::STORE_WARP_BYTES",
         ),
         by=("data race", "store source overwritten"),
     ),
@@ -475,8 +484,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         (
             UNIT,
-            "wait(ring.empty_at(state.index), state.parity);",
-            "if (k_tile < 4) wait(ring.empty_at(state.index), state.parity);",
+            "wait(ring.empty_at(slot), filling.state.parity);",
+            "if (k_tile < 4) wait(ring.empty_at(slot), filling.state.parity);",
         ),
         by=("missing wait", "mbarrier over-arrival", "operand released early"),
     ),

@@ -5,11 +5,13 @@ architecture that a plain dense product can have:
 
 | case | what went wrong elsewhere | tested in |
 | --- | --- | --- |
+| B001 | slices are read as if they were packed | here, all layouts; test_layout_bug_cases.py |
 | B011 | a TMA store reads shared memory off its alignment | here; test_hopper_kernel.py, shared memory shifted |
 | B028 | k shorter than the pipeline | here; test_ampere.py |
 | B029 | one k tile, or as many as there are slots, never ends | here |
 | B031 | rows of the remainder are skipped | here |
 | B032 | m, n or k of 0 | here; test_problem.py |
+| B046, B047 | sums shorter than promised; past fp16's range | test_special_values.py |
 | B058 | a cluster straddles tiles past the end | here, dense; groups of k wait for the grouped form |
 | B059 | one row more than the tiles, one column | here, dense; waits for split-K and fp8 |
 | B061 | a split waits for one that cannot run | waits for split-K |
@@ -25,6 +27,9 @@ architecture that a plain dense product can have:
 | B082 | the multicast mask of 8 CTAs | here |
 | B083 | the cluster given in the code and at the launch | here; test_bad_input.py, a mismatch |
 | B085 | a swizzle that is right for fp16 and wrong for bf16 | here; test_ampere.py, ldmatrix of both |
+| B086 | m = 8 is wrong at some n | here; the real sizes on a GPU, test_bug_cases_on_gpu.py |
+| B088 | tiles keep stale memory | here: out is NaN before each run; beside other work in test_bug_cases_on_gpu.py |
+| B089 | a config that no model picks faults | here: all of the space; test_bug_cases_on_gpu.py |
 """
 
 from __future__ import annotations
@@ -40,6 +45,8 @@ from snippets import execute, kernel
 
 import tilewright
 from tilewright.backends.emulated import emulated
+from tilewright.bench.cases import LAYOUTS
+from tilewright.bench.emulated import run_plan
 from tilewright.config import Config
 from tilewright.emulator.events import Addresses, AsyncOp, Observer, Space
 from tilewright.emulator.machine import Machine
@@ -61,6 +68,33 @@ def exact(problem: Problem, config: Config, num_sms: int | None = None, **choice
     assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all()
     assert (given.out[:, problem.n :] == 3).all()
     return given
+
+
+@pytest.mark.parametrize("out_major", ["n", "m"])
+@pytest.mark.parametrize(("a_major", "b_major"), LAYOUTS)
+def test_slices_with_a_padded_leading_dimension_are_read_and_written_where_they_lie(
+    a_major: str, b_major: str, out_major: str
+) -> None:
+    """B001: (64, 64) of bases of (128, 256), which are NaN elsewhere, each alone and all together."""
+    rng = np.random.default_rng(0)
+
+    def operand(name: str, is_sliced: bool, major: str) -> tuple[Any, Any]:
+        base = np.full((128, 256) if is_sliced else (64, 64), np.nan, np.float16)
+        is_by_rows = major == {"a": "k", "b": "n", "out": "n"}[name]
+        view = base[:64, :64] if is_by_rows else base[:64, :64].T
+        if name != "out":
+            view[...] = rng.integers(-4, 5, view.shape)
+        return base, view
+
+    for sliced in ("a", "b", "out", "a b out"):
+        (_, a), (_, b), (base, out) = (
+            operand(name, name in sliced.split(), major)
+            for name, major in (("a", a_major), ("b", b_major), ("out", out_major))
+        )
+        tilewright.Emulator().matmul(a, b, out)
+        assert np.array_equal(out, a.astype(np.float32) @ b.astype(np.float32))
+        out[...] = np.nan
+        assert np.isnan(base).all()
 
 
 class Boxes(Observer):
@@ -281,3 +315,30 @@ def test_every_swizzle_is_right_for_both_types(tile_n: int, b_major: Any, dtype:
     """B085: rows of out of 16, 32, 64 and 128 bytes; operands always of 128, in both majors."""
     config = Config(tile_m=64, tile_n=tile_n, consumers=1, stages=2)
     exact(packed(72, 64 + tile_n, 72, dtype=dtype, b_major=b_major), config, 2)
+
+
+def test_eight_rows_are_right_for_every_n_about_the_tiles() -> None:
+    """B086: one tile of n, many, and one column more or less, with the config that is chosen for the real shape."""
+    config = tilewright.plan(packed(8, 12288, 8192), device=H200).config
+    for n in (8, config.tile_n - 8, config.tile_n, config.tile_n + 1, 3 * config.tile_n, 5 * config.tile_n + 8):
+        exact(packed(8, n, 200), config.replace(group_m=1), 3)
+
+
+# m = 256, where elsewhere one of two ways was never taken, and few rows, which have configs of their own; out by TMA,
+# and with an odd n. A config that both have is forced once.
+FORCED = {
+    config: problem
+    for problem in (packed(16, 201, 520), packed(16, 200, 520), packed(256, 201, 136), packed(256, 200, 136))
+    for config in HOPPER.space(problem, H200)
+}
+
+
+@pytest.mark.parametrize("config", FORCED, ids=str)
+def test_every_config_that_may_be_chosen_is_right_when_forced(config: Config) -> None:
+    """B089. Protocols are checked elsewhere, numbers here."""
+    problem = FORCED[config]
+    for given in dict.fromkeys((problem, packed(problem.m, 201, problem.k))):
+        if not config.violations(given, H200):
+            device = emulated(replace(H200, num_sms=max(2, config.cluster)))
+            found = run_plan(tilewright.plan(given, device=device.model, config=config), device)
+            assert found.ok, f"{given}: {found}"

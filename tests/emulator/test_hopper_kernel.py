@@ -11,7 +11,8 @@ from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.kernels.narrow import narrow_space
+from tilewright.problem import Problem, packed
 
 SMALL = Config(tile_m=128, tile_n=128)
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]
@@ -182,6 +183,38 @@ def test_stores_without_tma_read_their_slots_without_a_bank_conflict(tile_n: int
     }
     assert set(found) == {"ld.shared.u32", "ld.shared.u16"}
     assert all(wavefronts == ideal for wavefronts, ideal in found.values())
+
+
+@pytest.mark.parametrize(
+    ("problem", "num_sms"),
+    [
+        (packed(17, 131, 2 * 512 + 24), 8),
+        (packed(100, 72, 1100, out_dtype="fp32"), 16),
+        (packed(200, 1, 600), 4),
+    ],
+    ids=str,
+)
+def test_every_narrow_config_is_exact_whoever_chooses_it(problem: Problem, num_sms: int) -> None:
+    """B059, B089: each config forced by hand, of one row or column too; B061: more tiles than clusters."""
+    for index, config in enumerate(narrow_space(problem, H200)):
+        if config.cluster > num_sms:
+            continue
+        policy, seed = SCHEDULES[index % 3]
+        given = product(problem, whole=True)
+        multiply(given, config, num_sms=num_sms, schedule=policy, seed=seed)
+        assert (given.result() == (given.a @ given.b).astype(problem.out_dtype.numpy)).all(), str(config)
+        assert (given.out[:, problem.n :] == 3).all()
+
+
+@pytest.mark.parametrize("num_sms", [2, 4, 6, 8])
+def test_a_split_is_the_same_bits_on_any_number_of_sms(num_sms: int) -> None:
+    """B061, B062: sums are made in the order of ranks, and no tile waits for one that has not begun."""
+    problem, config = packed(150, 40, 700), Config(tile_m=64, tile_n=16, consumers=1, stages=2, split_k=2)
+    first, again = product(problem), product(problem)
+    multiply(first, config, num_sms=num_sms)
+    multiply(again, config, num_sms=2, schedule="random", seed=num_sms)
+    assert first.out.tobytes() == again.out.tobytes()
+    assert first.excess() <= 1
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from tilewright.host_operands import host_operand, host_operands
 from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Major, Problem, checked, packed
+from tilewright.problem import AMajor, Major, Problem, checked, packed
 
 PATTERN = 7
 GUARD_BYTES = 64  # of the pattern before and after out
@@ -61,10 +61,15 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         return max(1, int(pick(*counts)) * step + int(pick(0, 0, -1, 1, -7, 8, -8, random.randrange(1 - step, step))))
 
     cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
+    swap, split_k = pick((False, 1), (True, 1), (False, 2), (True, 2), (True, 4))
+    if split_k > 1:
+        cluster_m = cluster_n = 1
     is_single = cluster_m * cluster_n == 1
-    b_major: Major = pick("k", "n") if tile_n % 64 == 0 else "k"
+    a_major: AMajor = pick("k", "m") if not swap or tile_n % 64 == 0 else "k"  # the side of tile_n has whole panels
+    b_major: Major = pick("k", "n") if swap or tile_n % 64 == 0 else "k"
     batch = pick((), (), (2,), (3,), (2, 2), (2, 1, 2))
-    is_pingpong = consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False)))
+    is_plain = not swap and split_k == 1
+    is_pingpong = is_plain and consumers == 2 and (tile_m == 64 or (tile_m == 128 and pick(True, False)))
     tails = range(8, tile_n, 8) if b_major == "k" else (0,)  # narrower than 64 columns, n-contiguous b has none
     config = Config(
         tile_m=tile_m,
@@ -77,18 +82,20 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         group_m=pick(1, 2, 3, 16),
         store_slots=pick(1, 2),
         pingpong=is_pingpong,
-        tail_n=pick(0, *tails) if is_single and not is_pingpong and not batch else 0,
-        staggered=tile_m == consumers * 128 and not is_pingpong and pick(True, True, False),
+        tail_n=pick(0, *tails) if is_plain and is_single and not is_pingpong and not batch else 0,
+        staggered=is_plain and tile_m == consumers * 128 and not is_pingpong and pick(True, True, False),
         square=pick(0, 2, 3, 4),
         k_back_and_forth=pick(True, False),
+        swap=swap,
+        split_k=split_k,
+        dependent_launch=pick(True, False),
     )
     dtype = by_name(pick("bf16", "fp16"))
     out_dtype = dtype if config.staggered else pick(dtype, dtype, by_name("fp32"))
     m, n = about(tile_m, 1, 1, 2, 3), about(tile_n, *((3, 4, 5) if config.tail_n else (1, 1, 2, 3)))
-    k = about(
-        config.tile_k, *((2, 2) if config.staggered else (1, 1)), config.stages - 1, config.stages, config.stages + 2
-    )
-    k = max(k, config.tile_k + 1) if config.staggered else k
+    m, n = (n, m) if swap else (m, n)
+    least = 2 if config.staggered else split_k  # k tiles
+    k = max(about(config.tile_k, least, least, config.stages - 1, config.stages, config.stages + 2), 64 * least - 63)
     is_tidy = pick(True, False)  # out's rows in whole 16 bytes: TMA stores them
     n = -(-n // 8) * 8 if is_tidy else n
     skew = 0 if is_tidy else pick(0, 1, 2, 4)
@@ -98,7 +105,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         k,
         dtype=dtype,
         out_dtype=out_dtype,
-        a_major=pick("k", "m"),
+        a_major=a_major,
         b_major=b_major,
         batch=batch,
         shared=pick("", "a", "b"),
@@ -106,7 +113,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
     if pick(True, False):
         problem = wide(problem, out_gap=8 if is_tidy else pick(1, 3, 8))
     problem = replace(problem, out_align_bytes=math.gcd(16, skew * out_dtype.size))
-    num_sms = pick(1, 2, 3, 4)
+    num_sms = max(pick(1, 2, 3, 4), config.cluster)
     assume(not config.violations(checked(problem), replace(H200, num_sms=num_sms)))
     return Draw(problem, config, num_sms, skew, pick(*SCHEDULES), random.randrange(100))
 

@@ -20,7 +20,7 @@ from tilewright.emulation import Emulator
 from tilewright.host_operands import host_operand
 from tilewright.problem import AMajor, Major, Problem, packed
 
-# Both consumers on a tile, one each, staggered row blocks, both clusters, one consumer.
+# Both consumers on a tile, one each, staggered row blocks, both clusters, one consumer, few rows, k split.
 CONFIGS = {
     "cooperative": Config(tile_m=128, tile_n=64, stages=3),
     "pingpong": Config(tile_m=64, tile_n=64, stages=3, pingpong=True, k_back_and_forth=True),
@@ -28,6 +28,9 @@ CONFIGS = {
     "below": Config(tile_m=128, tile_n=64, stages=3, cluster_m=2),
     "beside": Config(tile_m=64, tile_n=64, stages=2, consumers=1, cluster_n=2),
     "one consumer": Config(tile_m=64, tile_n=128, stages=2, consumers=1, store_slots=1),
+    "swap": Config(tile_m=64, tile_n=64, stages=2, consumers=1, swap=True),
+    "swap split": Config(tile_m=64, tile_n=64, stages=2, consumers=1, swap=True, split_k=2),
+    "split": Config(tile_m=64, tile_n=64, stages=2, split_k=2, consumers=1, k_back_and_forth=True),
 }
 SCHEDULES = itertools.cycle([("lazy", 0), ("eager", 0), ("random", 1), ("random", 2)])
 

@@ -11,6 +11,7 @@ import re
 import pytest
 from gemm import CASES, Mutant, binary, outcome, source
 from mutants import MUTANTS
+from split_mutants import SPLIT_MUTANTS
 from tile_mutants import SILENT, TILE_MUTANTS
 
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]
@@ -24,6 +25,7 @@ PROTOCOL = (
     "wgmma.commit",
     "wgmma.wait",
     "cp.async.bulk",
+    "st.async",
     "setmaxnreg",
 )
 _AT_THE_END = "no lane hands anything to another after it"
@@ -47,6 +49,14 @@ EQUIVALENT: dict[str, dict[str, tuple[int, str]]] = {
         "wgmma.commit_group.sync.aligned": (1, "block 0's first group is waited for with block 1's, never alone"),
         "wgmma.fence.sync.aligned": (3, _FENCED),
     },
+    "split": {
+        "bar.warp.sync": (2, _AT_THE_END),
+        "wgmma.fence.sync.aligned": (1, _FENCED),
+    },
+    "swap": {
+        "bar.warp.sync": (3, f"{_PLACE_READ}; two where {_AT_THE_END}"),
+        "wgmma.fence.sync.aligned": (1, _FENCED),
+    },
     "predicated stores": {
         "bar.warp.sync": (
             3,
@@ -65,13 +75,13 @@ def test_shipped_kernel_has_no_finding(case: str, policy: str, seed: int) -> Non
     assert result.is_silent, str(result)
 
 
-@pytest.mark.parametrize("case", ["single", "cluster", "ping-pong", "predicated stores"])
+@pytest.mark.parametrize("case", ["single", "cluster", "ping-pong", "predicated stores", "split"])
 def test_shipped_kernel_has_no_finding_warp_by_warp(case: str) -> None:
     result = outcome(CASES[case], binary(source(CASES[case])).ptx, schedule="random", seed=4, width="warp")
     assert result.is_silent, str(result)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS + TILE_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS + TILE_MUTANTS + SPLIT_MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bug_is_reported_with_its_rule(mutant: Mutant) -> None:
     result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=mutant.policy, seed=1)
     assert result.rules & mutant.rules, str(result)

@@ -8,28 +8,28 @@ from __future__ import annotations
 from gemm import WRONG_NUMBERS, Edit, Mutant
 from mutants import EPILOGUE, SCHEDULE, UNIT, mutant
 
-_PUT = "if (k_tile == 0) ring.put_tile(state.index, tile);"
-_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, bytes);"
+_PUT = "if (k_tile == 0) ring.put_tile(slot, tile);"
+_EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
 _READ = "const Tile tile = ring.tile_at(state.index);"
 _KEPT_STORE = "store(kept.values, from, kept.matrix, kept.m, kept.n);"
 _KEPT = "keep<N>(kept, rC[1]);"
 _BLOCK_0 = "store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);"
 _BLOCK_0_WAIT = "ptx::wgmma_wait_group<1>(); keep_below(rC[0]);"
 _BLOCK_1_WAIT = "ptx::wgmma_wait_group<0>(); keep_below(rC[1]);"
-_STAGGERED_SLOT = "issue<N, 0, 2, false>(operands, state.index, rC); ptx::wgmma_commit_group();"
-_WARP = "shared_address(shared.store[consumer_index * WARPGROUP_WARPS + warp])"
-_NARROW_FILL = "fill(tile, is_backward(num_wide + i), NARROW_BYTES,"
+_STAGGERED_SLOT = "issue<N, 0, 2, false>(source, rC); ptx::wgmma_commit_group();"
+_WARP = "WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES"
 # The place of a consumer's tile is read at the tile's end, when its first slot has been released.
 _LATE_READ: tuple[Edit, ...] = (
     (
         UNIT,
-        "const Tile tile = begun_tile(); uint32_t previous",
-        "const uint32_t begun = state.index; uint32_t previous",
+        "const Tile tile = source.begun_tile(); uint32_t previous",
+        "const uint32_t begun = source.state.index; uint32_t previous",
     ),
     (
         UNIT,
-        "keep_below(rC[block]); release(ring, previous, lane);",
-        "keep_below(rC[block]); release(ring, previous, lane); const Tile tile = ring.tile_at(begun); __syncwarp();",
+        "keep_below(rC[block]); release(source.ring, previous, lane);",
+        "keep_below(rC[block]); release(source.ring, previous, lane); "
+        "const Tile tile = source.ring.tile_at(begun); __syncwarp();",
     ),
 )
 
@@ -46,8 +46,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             UNIT,
-            f"wait(ring.empty_at(state.index), state.parity); {_PUT}",
-            f"{_PUT} wait(ring.empty_at(state.index), state.parity);",
+            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); {_PUT}",
+            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling);",
         ),
         by="data race",
     ),
@@ -56,10 +56,10 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             UNIT,
-            "await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
-            "const Tile tile = begun_tile(); await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
+            "source.await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
+            "const Tile tile = source.begun_tile(); source.await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
         ),
-        (UNIT, "const Tile tile = begun_tile(); uint32_t previous", "uint32_t previous"),
+        (UNIT, "const Tile tile = source.begun_tile(); uint32_t previous", "uint32_t previous"),
         by=("data race", "uninitialised shared memory", WRONG_NUMBERS),
     ),
     mutant("a tile's place is read after the release", "tail", *_LATE_READ, by="data race"),
@@ -89,14 +89,59 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a narrow tile expects a wide one's bytes",
         "tail",
-        (UNIT, _NARROW_FILL, _NARROW_FILL.replace("NARROW_BYTES", "Config::STAGE_BYTES")),
+        (
+            UNIT,
+            "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);",
+            "ptx::mbarrier_arrive_expect_tx(full, Config::STAGE_BYTES);",
+        ),
         by="deadlock",
     ),
     mutant(
         "a wide tile expects a narrow one's bytes",
         "tail",
-        (UNIT, "is_backward(i), Config::STAGE_BYTES,", "is_backward(i), NARROW_BYTES,"),
+        (
+            UNIT,
+            "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);",
+            "ptx::mbarrier_arrive_expect_tx(full, NARROW_BYTES);",
+        ),
         by=("copy not waited for", "deadlock", "missing wait"),
+    ),
+    # -- from wide tiles to narrow ones ------------------------------------------------------------------------------
+    mutant(
+        "narrow slots are filled while wide ones are read",
+        "tail",
+        (UNIT, "wait(wide.ring.empty_at(slot), wide.state.parity ^ (slot < wide.state.index ? 1 : 0));", ""),
+        by=("operand released early", "refilled while read", "unordered copies"),
+    ),
+    mutant(
+        "narrow slots wait for the phase before the last of the wide ones",
+        "tail",
+        (UNIT, "wide.state.parity ^ (slot < wide.state.index ? 1 : 0)", "wide.state.parity ^ 1"),
+        by=("operand released early", "refilled while read", "unordered copies", "deadlock"),
+    ),
+    mutant(
+        "narrow slots are filled where wide tiles are still stored from",
+        "tail",
+        (UNIT, "if (end > WIDE_RING_BYTES) wait(stored, 0);", ""),
+        by=("store source overwritten", "refilled while read", "data race"),
+    ),
+    mutant(
+        "store slots are left before they are read",
+        "tail",
+        (UNIT, "finish_stores(lane); if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 0) ptx::mbarrier_arrive("),
+        by=("store source overwritten", "refilled while read", "data race"),
+    ),
+    mutant(
+        "store slots without TMA are left with no proxy fence",
+        "tail without TMA",
+        (UNIT, "ptx::fence_proxy_async_shared_cta(); finish_stores(lane);", "finish_stores(lane);"),
+        by="missing proxy fence",
+    ),
+    mutant(
+        "narrow tiles are stored without waiting for the others' wide ones",
+        "tail of 256x192",
+        (UNIT, "wait(shared_address(&shared.stored), 0); return", "return"),
+        by=("store source overwritten", "refilled while read", "data race"),
     ),
     mutant(
         "narrow tiles are loaded through the wide map",
@@ -151,7 +196,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "consumers leave out the narrow tiles",
         "tail",
-        (UNIT, "for (uint32_t i = 0; i < num_narrow; ++i) compute(out_tail, [] {});", ""),
+        (UNIT, "for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});", ""),
         by=("deadlock", WRONG_NUMBERS),
     ),
     mutant(
@@ -221,16 +266,16 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a wide block that was kept is stored as a narrow one",
         "staggered tail",
-        (UNIT, "compute_staggered(kept, out, tail);", "compute_staggered(kept, tail, tail);"),
-        by=WRONG_NUMBERS,
+        (UNIT, "compute_staggered(narrow, kept, out, tail,", "compute_staggered(narrow, kept, tail, tail,"),
+        by=("deadlock", WRONG_NUMBERS),
     ),
     mutant(
         "block 0 is stored before its wgmmas have finished",
         "staggered",
         (
             UNIT,
-            f"{_BLOCK_0_WAIT} release(ring, previous, lane); {_BLOCK_0}",
-            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(ring, previous, lane);",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane); {_BLOCK_0}",
+            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane);",
         ),
         by="accumulator in flight",
     ),
@@ -252,8 +297,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             UNIT,
-            f"{_BLOCK_1_WAIT} release(ring, state.index, lane);",
-            f"release(ring, state.index, lane); {_BLOCK_1_WAIT}",
+            f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane);",
+            f"release(source.ring, source.state.index, lane); {_BLOCK_1_WAIT}",
         ),
         by="operand released early",
     ),
@@ -268,8 +313,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered pair",
         (
             UNIT,
-            f"{_BLOCK_0_WAIT} release(ring, previous, lane);",
-            f"release(ring, previous, lane); {_BLOCK_0_WAIT}",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane);",
+            f"release(source.ring, previous, lane); {_BLOCK_0_WAIT}",
         ),
         by="operand released early",
     ),
@@ -278,8 +323,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             UNIT,
-            "issue<N, 0, 1, false>(operands, state.index, rC); ptx::wgmma_commit_group();",
-            "issue<N, 0, 1, false>(operands, state.index, rC);",
+            "issue<N, 0, 1, false>(source, rC); ptx::wgmma_commit_group();",
+            "issue<N, 0, 1, false>(source, rC);",
         ),
         by=("accumulator in flight", "operand released early"),
     ),
@@ -342,7 +387,7 @@ SILENT: dict[Mutant, str] = {
     mutant(
         "every slot says whose it is",
         "tail",
-        (UNIT, _PUT, "ring.put_tile(state.index, tile);"),
+        (UNIT, _PUT, "ring.put_tile(slot, tile);"),
         by=(),
     ): "a tile's first slot is free by then, as is every other; more is written than is read",
     mutant(

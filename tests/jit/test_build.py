@@ -342,10 +342,20 @@ def test_building_into_a_folder_again_replaces_its_entries(
     assert [entry.compiler for entry in Cache(folder).entries()] == ["nvrtc 13.9.99 CL-1"]
 
 
-def test_building_into_a_folder_that_cannot_be_written_is_a_cache_error(source: Source, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_compiled(
+    source: Source, compiler: Compiler, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "cubins"):
+        with pytest.raises(CacheError, match=r"it cannot be written \(.*choose a folder that you can write"):
+            build.build_into([source], folder)
+    assert not compiler.counts
+
+
+def test_an_entry_that_cannot_be_written_after_all_is_a_cache_error(source: Source, tmp_path: Path) -> None:
+    (tmp_path / build.source_digest_of(source)[:2]).touch()  # a file in the place of the entries' folder
     with (
         pytest.warns(UserWarning, match="while writing"),
         pytest.raises(CacheError, match="scale could not be written"),
     ):
-        build.build_into([source], tmp_path / "file")
+        build.build_into([source], tmp_path)

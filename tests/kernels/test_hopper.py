@@ -21,6 +21,8 @@ from tilewright.problem import Problem, packed
 H200 = device.preset("h200")
 ONE_CTA = Launch(grid=1, block=384, cluster=1, smem_bytes=0)
 PROBLEMS = {
+    "decode": packed(24, 4096, 4096),
+    "long_k_fp32": packed(256, 256, 16384, out_dtype="fp32"),
     "tn_bf16": packed(4096, 4096, 4096),
     "nn_fp16_fp32": packed(4096, 4096, 4096, dtype="fp16", out_dtype="fp32", b_major="n"),
     "tn_odd_n": packed(4096, 4095, 4096),
@@ -93,6 +95,9 @@ def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple
     """Configs that violations() lets pass, each with a problem; all of them, or those with many accumulators."""
     while True:
         cluster_m, cluster_n = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2)])
+        split_k = rng.choice([1, 1, 2, 4, 8]) if cluster_m == cluster_n == 1 else 1
+        swap = rng.random() < 0.3
+        is_plain = split_k == 1 and not swap
         config = Config(
             tile_m=rng.choice([64, 128, 192, 256]),
             tile_n=8 * rng.randint(1, 32),
@@ -101,10 +106,13 @@ def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple
             cluster_m=cluster_m,
             cluster_n=cluster_n,
             store_slots=rng.randint(1, 8),
-            pingpong=rng.random() < 0.5,
-            tail_n=8 * rng.randint(1, 31) if rng.random() < 0.4 else 0,
-            staggered=rng.random() < 0.5,
+            pingpong=is_plain and rng.random() < 0.5,
+            tail_n=8 * rng.randint(1, 31) if is_plain and rng.random() < 0.4 else 0,
+            staggered=is_plain and rng.random() < 0.5,
             k_back_and_forth=rng.random() < 0.5,
+            swap=swap,
+            split_k=split_k,
+            dependent_launch=rng.random() < 0.2,
         )
         dtype = rng.choice(["bf16", "fp16"])
         out_dtype, n = rng.choice([dtype, "fp32"]), rng.choice([1000, 999])
@@ -171,6 +179,59 @@ def test_a_single_cta_pays_for_no_cluster() -> None:
     ptx = compiled(packed(512, 512, 512), Config()).ptx
     assert "barrier.cluster" not in ptx
     assert "multicast" not in ptx
+
+
+def test_a_split_pays_for_no_fence_of_the_whole_gpu() -> None:
+    """Partial sums go by st.async, and the cluster meets once, before its barriers are used."""
+    ptx = compiled(packed(256, 256, 4096), Config(tile_m=64, tile_n=64, consumers=1, split_k=8)).ptx
+    assert "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32" in ptx
+    assert ptx.count("barrier.cluster.arrive.relaxed") == ptx.count("barrier.cluster.wait.acquire") == 1
+    for costly in ("release.cluster.shared", "barrier.cluster.arrive.release", "multicast", "fence.acq_rel"):
+        assert costly not in ptx
+
+
+UNTIL_THE_WAIT = [
+    Config(dependent_launch=True),
+    Config(tile_m=64, tile_n=16, consumers=1, stages=16, swap=True, split_k=2, dependent_launch=True),
+    Config(cluster_m=2, pingpong=True, tile_n=128, dependent_launch=True),
+]
+
+
+@pytest.mark.parametrize("config", UNTIL_THE_WAIT, ids=str)
+@pytest.mark.parametrize("n", [4096, 4095])
+def test_a_dependent_launch_touches_no_memory_before_its_wait(config: Config, n: int) -> None:
+    """B064, B065: on no path from the entry."""
+    reached = before_the_wait(compiled(packed(24, n, 4096), config).ptx)
+    assert any("griddepcontrol.launch_dependents" in line for line in reached)
+    assert any("mbarrier.init" in line for line in reached)
+    for line in reached:
+        assert not re.search(r"\b(ld|st|ldu|red|atom)\.\S*global|cp\.async|^(@\S+\s+)?(ret|exit)\b", line), line
+
+
+@pytest.mark.parametrize("config", UNTIL_THE_WAIT, ids=str)
+def test_another_launch_waits_for_nobody(config: Config) -> None:
+    assert "griddepcontrol" not in compiled(packed(24, 4096, 4096), config.replace(dependent_launch=False)).ptx
+
+
+def before_the_wait(ptx: str) -> list[str]:
+    """Every instruction that some path from the entry reaches without griddepcontrol.wait."""
+    body = [line.strip() for line in ptx[ptx.index(".entry") :].splitlines()]
+    labels = {line[:-1]: number for number, line in enumerate(body) if line.startswith("$") and line.endswith(":")}
+    waiting, seen = [0], set()
+    while waiting:
+        number = waiting.pop()
+        if number in seen or number >= len(body):
+            continue
+        seen.add(number)
+        line = body[number]
+        if line.startswith("griddepcontrol.wait"):
+            continue
+        branch = re.match(r"(@\S+\s+)?bra(?:\.uni)?\s+(\S+);", line)
+        if branch:
+            waiting.append(labels[branch[2]])
+        if (branch is None or branch[1]) and not re.match(r"(ret|exit)\b", line):
+            waiting.append(number + 1)
+    return [body[number] for number in sorted(seen)]
 
 
 def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:

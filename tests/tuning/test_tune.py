@@ -18,6 +18,7 @@ from fakes import FakeCompiler, HostBackend, gpu
 from tilewright import device, dispatch, model, records
 from tilewright.config import Config
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
+from tilewright.order import INVARIANT, order_of
 from tilewright.problem import packed
 from tilewright.records import RecordsWarning
 from tilewright.tuning import candidates as proposing
@@ -113,6 +114,18 @@ def test_a_tie_goes_to_the_first_in_the_familys_order_whatever_the_model_ranked_
     assert tuned.record is not None
     assert (tuned.record.config, tuned.decided) == (first.config, "tie")
     assert "4 candidates are equal" in tuned.verdict
+
+
+def test_ranks_whose_timings_disagree_within_the_noise_choose_the_same(run: Callable[..., Tuned]) -> None:
+    """B103: timings in opposite order, and a rank that begins with a record of another config."""
+    last = max(RANKED, key=lambda each: each.order)
+    ranks = [run(us={NAMES[0]: 99.9}), run(us={NAMES[3]: 99.9}), run(noise=0.02)]
+    first = ranks[0].record
+    assert first is not None
+    records.append(dataclasses.replace(first, config=last.config))
+    ranks.append(run(us={name_of(last.config): 99.9}))
+    assert {tuned.record.config for tuned in ranks if tuned.record is not None} == {first.config}
+    assert {tuned.decided for tuned in ranks} == {"tie"}
 
 
 def test_every_candidate_is_checked_before_any_is_timed_and_rounds_are_shuffled(
@@ -371,3 +384,20 @@ def test_a_stream_that_is_being_captured_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_problem_and_arrays_together_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a Problem holds all"):
         tilewright.tune(PROBLEM, gpu((16, 16)))
+
+
+# -- one order of summation --------------------------------------------------------------------------------------------
+
+
+def test_an_invariant_tuning_measures_configs_of_the_one_order_and_serves_invariant_products(tmp_path: Path) -> None:
+    fast = dispatch.plan(PROBLEM, device=H200).config
+    script = {"us": {}, "acts": {}, "acts_at": {}, "log": str(tmp_path / "log")}
+    worker = Worker(command=(sys.executable, str(CHILD), json.dumps(script)))
+    (tuned,) = tune_many([PROBLEM], reduction="invariant", candidates=4, worker=worker, device=H200)
+    assert tuned.record is not None
+    assert [order_of(row.config) for row in tuned.rows] == [INVARIANT] * 4
+    assert order_of(tuned.untuned) == INVARIANT
+    assert dispatch.plan(PROBLEM, device=H200, reduction="invariant").record == tuned.record
+    assert dispatch.plan(PROBLEM, device=H200).config == fast
+    with pytest.raises(UnsupportedError, match="reduction = 'exact'"):
+        next(tune_many([PROBLEM], reduction="exact", worker=worker, device=H200))  # type: ignore[arg-type]

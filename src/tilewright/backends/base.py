@@ -115,13 +115,15 @@ Argument = MapArgument | PointerArgument | IntArgument | IntsArgument
 class Launch:
     """The shape of one launch.
 
-    Units: CTAs, threads a CTA, CTAs a cluster, bytes of dynamic shared memory.
+    Units: CTAs, threads a CTA, CTAs a cluster, bytes of dynamic shared memory. `is_dependent`: it may start before the
+    launch ahead of it in the stream has ended, and its kernel waits for that one itself (griddepcontrol.wait).
     """
 
     grid: int
     block: int
     cluster: int
     smem_bytes: int
+    is_dependent: bool = False
 
 
 class Backend(Protocol):

@@ -357,24 +357,43 @@ class CudaBackend:
             self._allow_smem(module, smem_bytes)
             return True
 
+    def max_clusters(self, kernel: Kernel, launch: Launch) -> int:
+        """How many clusters of the launch the device holds at once: the SMs of one lie in one group of the chip."""
+        with self.on(kernel.ordinal):
+            function = self.call("cuKernelGetFunction", kernel.module.handle)
+            return int(self.call("cuOccupancyMaxActiveClusters", function, self._shape(launch, 0)))
+
     def _config(self, call: Call, stream: int) -> Any:
         """The launch shape on one stream; written once and only read afterwards, so threads may share it."""
-        d, launch = self.driver.module, call.launch
+        config = self._shape(call.launch, stream)
+        if len(call.configs) >= MAX_CACHED_CONFIGS:
+            call.configs.clear()
+        call.configs[stream] = config
+        return config
+
+    def _shape(self, launch: Launch, stream: int) -> Any:
+        """A CUlaunchConfig."""
+        d = self.driver.module
         config = d.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid, 1, 1
         config.blockDimX, config.blockDimY, config.blockDimZ = launch.block, 1, 1
         config.sharedMemBytes = launch.smem_bytes
         config.hStream = d.CUstream(stream)
+        attributes = []
         if launch.cluster > 1:
             attribute = d.CUlaunchAttribute()
             attribute.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x = launch.cluster
             attribute.value.clusterDim.y = 1
             attribute.value.clusterDim.z = 1
-            config.attrs, config.numAttrs = [attribute], 1
-        if len(call.configs) >= MAX_CACHED_CONFIGS:
-            call.configs.clear()
-        call.configs[stream] = config
+            attributes.append(attribute)
+        if launch.is_dependent:
+            attribute = d.CUlaunchAttribute()
+            attribute.id = d.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = 1
+            attributes.append(attribute)
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
         return config
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:

@@ -25,6 +25,7 @@ from tilewright.backends.base import (
     PointerArgument,
     TensorMap,
 )
+from tilewright.backends.parameters import number_bytes
 from tilewright.device import Device
 from tilewright.emulator import tiled
 from tilewright.emulator.banks import matrix
@@ -64,7 +65,7 @@ class EmulatedBackend:
 
     `report` is of the last launch, None when that was stopped by an error; `findings` are its findings in either case.
     `limit_s`: see HostBackend; launch() itself refuses nothing. `max_blocks`: run() says when a run is
-    taken for endless.
+    taken for endless. `exact_sums`: see run().
     """
 
     model: Device
@@ -76,6 +77,7 @@ class EmulatedBackend:
     progress: Callable[[int, int], None] | None = None
     limit_s: float | None = None
     max_blocks: int = MAX_BLOCKS
+    exact_sums: bool = False
     name: str = "emulated"
     report: Report | None = None
     findings: tuple[Finding, ...] = ()
@@ -184,6 +186,7 @@ class EmulatedBackend:
             checks=self.checks,
             banks=self.banks,
             max_blocks=self.max_blocks,
+            exact_sums=self.exact_sums,
             progress=self.progress,
         )
 
@@ -256,9 +259,9 @@ def _packed(argument: Argument, addresses: dict[str, int]) -> tuple[bytes, int]:
         return tiled.encode(_tiled(argument.tensor_map, addresses[argument.operand])), 64
     if isinstance(argument, IntArgument):
         size = argument.size_bytes
-        return (argument.value % (1 << (8 * size))).to_bytes(size, "little"), size
+        return number_bytes(argument.name, argument.value, size), size
     if isinstance(argument, IntsArgument):
-        return b"".join((value % (1 << 64)).to_bytes(8, "little") for value in argument.values), 8
+        return b"".join(number_bytes(argument.name, value, 8) for value in argument.values), 8
     return addresses[argument.operand].to_bytes(8, "little"), 8
 
 

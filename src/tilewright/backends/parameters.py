@@ -20,6 +20,7 @@ from tilewright.backends.base import (
     MapArgument,
     TensorMap,
 )
+from tilewright.errors import UnsupportedError
 
 MAX_CACHED_MAPS = 256  # encoded maps kept by one plan, over all its arguments: 32 KiB
 POINTER_BYTES = 8
@@ -41,7 +42,8 @@ class Packer:
         arguments: tuple[Argument, ...],
         encoder: Callable[[TensorMap], Callable[[int], bytes]],
     ) -> None:
-        """Raises: whatever `encoder` raises for a map that no address could make legal."""
+        """Raises: UnsupportedError: a number that its parameter does not hold. And whatever `encoder` raises for a map
+        that no address could make legal."""
         self.launch = launch
         self.arguments = arguments
         self.configs: dict[int, Any] = {}
@@ -58,10 +60,10 @@ class Packer:
             if isinstance(argument, MapArgument):
                 self._encoders.append((offset, argument.operand, encoder(argument.tensor_map)))
             elif isinstance(argument, IntArgument):
-                wrapped = argument.value % 2 ** (8 * size)  # two's complement of a negative number
-                numbers.append((offset, wrapped.to_bytes(size, "little")))
+                numbers.append((offset, number_bytes(argument.name, argument.value, size)))
             elif isinstance(argument, IntsArgument):
-                numbers.append((offset, b"".join(_ADDRESS.pack(value % 2**64) for value in argument.values)))
+                raw = b"".join(number_bytes(argument.name, value, POINTER_BYTES) for value in argument.values)
+                numbers.append((offset, raw))
             else:
                 self._addresses.append((offset, argument.operand))
             offset += size
@@ -99,6 +101,21 @@ class Packer:
             _ADDRESS.pack_into(block, head + offset, addresses[operand])
         self._pointers.pack_into(block, head + self._pointers_offset, *[base + offset for offset in self._offsets])
         return block, base + self._pointers_offset
+
+
+def number_bytes(name: str, value: int, size: int) -> bytes:
+    """A signed number as a kernel reads it.
+
+    Raises: UnsupportedError: one that is too large for it, which must not arrive as another one.
+    """
+    limit = 2 ** (8 * size - 1)
+    if not -limit <= value < limit:
+        raise UnsupportedError(
+            asked=f"{name} = {value} as a parameter of a kernel",
+            rule=f"its {size} bytes hold {-limit} .. {limit - 1}",
+            works="split the product along its largest dimension",
+        )
+    return value.to_bytes(size, "little", signed=True)
 
 
 def _size_and_alignment(argument: Argument) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
 from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
+from tilewright.order import Reduction
 from tilewright.plan import Plan
 from tilewright.problem import Problem
 from tilewright.timing import (
@@ -50,6 +51,7 @@ def compare(
     modes: Sequence[Mode] = ("interleaved",),
     configs: Sequence[Config | dict[str, Any] | None] = (None,),
     num_sms: int | None = None,
+    reduction: Reduction = "fast",
     rounds: int | None = None,
     ordinal: int = 0,
     seed: int = 0,
@@ -61,7 +63,7 @@ def compare(
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: as matmul chooses).
 
     `plans`: more columns by name, each a plan of the problem; the ladder's rungs. `named`: more columns by name, each a
-    config of the problem (None: the model's choice, whatever is recorded).
+    config of the problem (None: the model's choice, whatever is recorded). `reduction`: of all columns but `plans`.
     `tuned`: also the column "cublaslt", the fastest of the library's algorithms, searched for as the Search says; its
     rows hold what was found under "tuned".
     `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
@@ -84,14 +86,15 @@ def compare(
         field.add(Candidate(BASELINE, _cublas(sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
             with field.refusing("tilewright" if config is None else f"tilewright {config}"):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms)
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms, reduction=reduction)
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
-                field.add_plan(name, plan, sets)
+                field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, config in (named or {}).items():
             with field.refusing(name):
-                field.add_plan(name, make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False), sets)
+                plan = make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False, reduction=reduction)
+                field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, plan in (plans or {}).items():
-            field.add_plan(name, plan, sets)
+            field.add_plan(name, plan, sets, {})
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device=f"cuda:{ordinal}")):
             if tuned:
                 search = tuned if isinstance(tuned, Search) else Search()
@@ -123,8 +126,8 @@ class _Field:
         self.columns.append(column)
         self.details[column.name] = details
 
-    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet]) -> None:
-        details = {"config": str(plan.config), "compiler": plan.binary.compiler}
+    def add_plan(self, name: str, plan: Plan, sets: Sequence[OperandSet], further: Mapping[str, Any]) -> None:
+        details = {"config": str(plan.config), "compiler": plan.binary.compiler, **further}
         self.add(Candidate(name, _tilewright(plan, sets), len(sets)), details)
 
     @contextmanager
@@ -179,18 +182,29 @@ def _rows(timing: Timing) -> list[dict[str, Any]]:
 
 
 def _cublas(sets: Sequence[OperandSet]) -> Callable[[int], None]:
+    """cuBLAS as torch calls it by default."""
+    a, _, out = sets[0]
+    if out.dtype == a.dtype:
+        return _calling(sets, lambda a, b, out: torch.matmul(a, b, out=out))
+    # matmul refuses an out of another type; these are its kernels with one
+    product = torch.ops.aten.mm.dtype_out if a.dim() == 2 else torch.ops.aten.bmm.dtype_out
+    return _calling(sets, lambda a, b, out: product(a, b, out.dtype, out=out))
+
+
+def _calling(sets: Sequence[OperandSet], product: Callable[..., object]) -> Callable[[int], None]:
     def launch(index: int) -> None:
-        a, b, out = sets[index % len(sets)]
-        torch.matmul(a, b, out=out)
+        product(*sets[index % len(sets)])
 
     return launch
 
 
 def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]:
-    def launch(index: int) -> None:
-        plan.run(*sets[index % len(sets)])
+    return _calling(sets, plan.run)
 
-    return launch
+
+def _shape_of_launch(plan: Plan) -> dict[str, Any]:
+    """How the SMs are filled: CTAs, SMs that there are, tiles a CTA before rounding up."""
+    return {"ctas": plan.launch.grid, "num_sms": plan.device.num_sms, "waves": plan.prediction.waves}
 
 
 def described(problem: Problem) -> dict[str, Any]:

@@ -108,6 +108,16 @@ GROUPS: dict[str, tuple[Shape, ...]] = {
 }
 
 
+# Sizes one beside the other: is one of them a cliff? Not part of "all"; neighbours.py reads the rows.
+SWEEPS: dict[str, tuple[Shape, ...]] = {
+    "neighbours": (
+        *((4096, n, 4096) for n in range(2040, 2073)),
+        *((4096, 4096, k) for k in range(8184, 8201)),
+    ),
+    "decode": tuple((m, n, 4096) for n in (4096, 6144) for m in range(1, 65)),
+}
+
+
 def shapes() -> tuple[Shape, ...]:
     """Every shape of every group, in the order of the table."""
     return tuple(shape for group in GROUPS.values() for shape in group)
@@ -125,7 +135,7 @@ class Entry:
 
 
 def entries(text: str) -> list[Entry]:
-    """What a suite names, each shape once: "all", groups of GROUPS and MxNxK joined by commas, or a JSON file.
+    """What a suite names, each shape once: "all", groups of GROUPS, SWEEPS, MxNxK, joined by commas; or a JSON file.
 
     The file holds {"group": [[M, N, K], ...], ...}; what is no list, such as a comment, is passed over.
     Raises: UnsupportedError: none of these, or nothing in it.
@@ -145,13 +155,13 @@ def entries(text: str) -> list[Entry]:
 def _from_word(word: str) -> list[Entry]:
     if word == "all":
         return [Entry(group, shape) for group, own in GROUPS.items() for shape in own]
-    if word in GROUPS:
-        return [Entry(word, shape) for shape in GROUPS[word]]
+    if (own := (GROUPS | SWEEPS).get(word)) is not None:
+        return [Entry(word, shape) for shape in own]
     sizes = _SIZES.fullmatch(word)
     if sizes is None or "0" in sizes.groups():
         raise UnsupportedError(
             asked=f"the suite {word!r}",
-            rule=f"a suite is all, one of {', '.join(GROUPS)}, sizes MxNxK, or a .json file of groups",
+            rule=f"a suite is all, one of {', '.join(GROUPS | SWEEPS)}, sizes MxNxK, or a .json file of groups",
             works="name some of them, joined by commas",
         )
     m, n, k = map(int, sizes.groups())

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench import neighbours, suite_plot
 from tilewright.bench.ladder_report import markdown
-from tilewright.bench.plots import drawing
+from tilewright.bench.reasons import reason
 from tilewright.bench.suite_run import RECORDED, UNTUNED
 from tilewright.errors import UnsupportedError
 
@@ -23,14 +24,19 @@ Row = dict[str, Any]
 BASELINE, TUNED = "cublas", "cublaslt"  # as compare.py calls them, which needs torch
 MODES = ("burst", "interleaved", "steady")
 NUM_WORST = 10
-TICKS = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 
 COLUMNS = (
     "group", "M, N, K", "cuBLAS us", "tuned us", "untuned us", "recorded us", "untuned over cuBLAS", "over tuned",
     "recorded over cuBLAS", "over tuned", "spread", "of the floor", "cuBLAS of it", "config",
 )  # fmt: skip
-_RECORDED_COLUMNS = (5, 8, 9)
+TERMINAL_COLUMNS = (
+    "M, N, K", "cuBLAS\nus", "tuned\nus", "ours\nus", "over\ncuBLAS", "over\ntuned", "over\nuntuned", "of the\nfloor",
+    "cuBLAS\nof it", "spread",
+)  # fmt: skip
 SUMMARY_COLUMNS = ("group", "column", "over", "shapes", "geometric mean", "worst", "at")
+WORST_COLUMNS = ("over cuBLAS", "over tuned", "M, N, K", "group", "what the rows say")
+NEIGHBOUR_COLUMNS = ("sizes", "column", "count", "over an aligned neighbour", "at", "over a larger size", "at")
+WELL_CHOSEN = 0.95  # of the recorded choice's speed; how many untuned choices reach it is worth a sentence
 
 
 @dataclass(frozen=True)
@@ -136,16 +142,32 @@ def cells(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]:
     return lines
 
 
-def table(shapes: Sequence[Shape], mode: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The columns and lines for a terminal: without configs, and without records where there is none."""
-    lines = cells(shapes, mode)
-    none_recorded = all(shape.timed(RECORDED) is None for shape in shapes)
-    kept = [
-        index
-        for index, column in enumerate(COLUMNS)
-        if column != "config" and not (none_recorded and index in _RECORDED_COLUMNS)
-    ]
-    return [COLUMNS[index] for index in kept], [tuple(line[index] for index in kept) for line in lines]
+def table(shapes: Sequence[Shape], mode: str) -> list[tuple[str, list[tuple[str, ...]]]]:
+    """The lines of TERMINAL_COLUMNS by group: narrow enough for a terminal, with what a user gets in one column.
+
+    "over untuned": how much faster a record's config is than the model's.
+    """
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for shape in shapes:
+        if shape.mode != mode:
+            continue
+        own, base, untuned = shape.shipped, shape.timed(BASELINE), shape.timed(UNTUNED)
+        gain = own["ratio"] / untuned["ratio"] if own and untuned and own is not untuned and untuned["ratio"] else None
+        found.setdefault(shape.group, []).append(
+            (
+                f"{shape}{'' if base is None or base.get('is_cold', True) else ' *'}",
+                _us(shape, BASELINE),
+                _us(shape, TUNED),
+                _us(shape, UNTUNED) if own is None else f"{own['median_us']:.1f}",
+                _ratio(own, "ratio"),
+                _ratio(own, "ratio_tuned"),
+                "-" if gain is None else f"{gain:.3f}",
+                _share(own),
+                _share(base),
+                "-" if own is None else f"{own['spread']:.1%}",
+            )
+        )
+    return list(found.items())
 
 
 def _us(shape: Shape, name: str) -> str:
@@ -202,16 +224,16 @@ _PICKS: tuple[tuple[str, Pick], ...] = (
     ("recorded", lambda shape: shape.timed(RECORDED)),
     ("cuBLASLt tuned", lambda shape: shape.timed(TUNED)),
 )
-_OVER = (("cuBLAS", "ratio"), ("cuBLASLt tuned", "ratio_tuned"))
+OVER = (("cuBLAS", "ratio"), ("cuBLASLt tuned", "ratio_tuned"))
 
 
 def means(shapes: Sequence[Shape], mode: str) -> list[Mean]:
     """Of all shapes of a mode, every column over both baselines; then of each group, what is shipped over both."""
     own = [shape for shape in shapes if shape.mode == mode]
-    found = [_mean("all", own, name, pick, over) for name, pick in _PICKS for over in _OVER if name != over[0]]
+    found = [_mean("all", own, name, pick, over) for name, pick in _PICKS for over in OVER if name != over[0]]
     for group in dict.fromkeys(shape.group for shape in own):
         members = [shape for shape in own if shape.group == group]
-        found += [_mean(group, members, *_PICKS[0], over) for over in _OVER]
+        found += [_mean(group, members, *_PICKS[0], over) for over in OVER]
     return [mean for mean in found if mean.ratios]
 
 
@@ -229,6 +251,62 @@ def worst(shapes: Sequence[Shape], mode: str, key: str = "ratio") -> list[tuple[
         if shape.mode == mode and (row := shape.shipped) is not None and row.get(key) is not None
     ]
     return sorted(pairs, key=lambda pair: pair[0])[:NUM_WORST]
+
+
+def worst_lines(shapes: Sequence[Shape], mode: str, key: str = "ratio") -> list[tuple[str, ...]]:
+    """The lines of WORST_COLUMNS: the slowest, each with what its rows say about why."""
+    return [
+        (
+            _ratio(shape.shipped, "ratio"),
+            _ratio(shape.shipped, "ratio_tuned"),
+            str(shape),
+            shape.group,
+            reason(shape.shipped or {}, shape.timed(BASELINE), shape.timed(UNTUNED)),
+        )
+        for _, shape in worst(shapes, mode, key)
+    ]
+
+
+def neighbour_lines(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]:
+    """The lines of NEIGHBOUR_COLUMNS: of sizes that lie side by side, the worst cliff of each column."""
+    found = []
+    for name, pick in (("as shipped", _PICKS[0][1]), ("cuBLAS", lambda shape: shape.timed(BASELINE)), _PICKS[3]):
+        times = {shape.size: row["median_us"] for shape in shapes if shape.mode == mode and (row := pick(shape))}
+        for line in neighbours.lines(times):
+            aligned, larger = line.over_aligned(), line.over_larger()
+            cells = [text for ratio, size in (aligned, larger) for text in (f"{ratio:.3f}", str(size[line.axis]))]
+            found.append((str(line), name, str(len(line.sizes)), *cells))
+    return sorted(found, key=lambda cells: cells[0])  # stable: the columns of a line stay in their order
+
+
+def choices(shapes: Sequence[Shape], mode: str) -> str:
+    """How good the model's choices are beside the recorded ones, as a sentence; empty where none is recorded."""
+    pairs = [
+        (recorded["median_us"] / untuned["median_us"], shape)
+        for shape in shapes
+        if shape.mode == mode and (untuned := shape.timed(UNTUNED)) and (recorded := shape.timed(RECORDED))
+    ]
+    if not pairs:
+        return ""
+    good = sum(speed >= WELL_CHOSEN for speed, _ in pairs)
+    speed, shape = min(pairs, key=lambda pair: pair[0])
+    return (
+        f"Of {len(pairs)} shapes with a record the model's choice has {WELL_CHOSEN:.2f} of the recorded one's speed or "
+        f"more in {good} ({good / len(pairs):.0%}); the worst is {speed:.3f} at {shape}."
+    )
+
+
+def caveats(shapes: Sequence[Shape], mode: str) -> list[str]:
+    """What a reader of the times of a mode must know that the tables do not say; a sentence each."""
+    own = [shape for shape in shapes if shape.mode == mode and shape.timed(BASELINE) is not None]
+    untold = sum(shape.timed(TUNED) is None for shape in own)
+    unclocked = sum(all(row.get("clock_mhz") is None for row in shape.columns.values()) for shape in own)
+    found = []
+    if untold:
+        found.append(f"{untold} of {len(own)} shapes are beside cuBLAS's own choice alone, which is not its best.")
+    if unclocked:
+        found.append(f"No clock was logged for {unclocked} of {len(own)} shapes: what slowed the card is not known.")
+    return found
 
 
 def left_out(shapes: Sequence[Shape]) -> list[str]:
@@ -262,16 +340,20 @@ def text(rows: Sequence[Row], facts: Row) -> str:
     parts = []
     for mode in modes_of(shapes):
         parts.append(f"## {mode}\n\n{markdown(SUMMARY_COLUMNS, [mean.cells() for mean in means(shapes, mode)])}")
-        slowest = [(f"{ratio:.3f}", str(shape), shape.group, _config(shape)) for ratio, shape in worst(shapes, mode)]
-        if slowest:
-            head = ("over cuBLAS", "M, N, K", "group", "config")
-            parts.append(f"The {len(slowest)} slowest against cuBLAS:\n\n{markdown(head, slowest)}")
+        sentences = [*caveats(shapes, mode), choices(shapes, mode)]
+        parts += [f"{sentence}\n" for sentence in sentences if sentence]
+        for baseline, key in OVER:
+            if slowest := worst_lines(shapes, mode, key):
+                parts.append(f"The {len(slowest)} slowest against {baseline}:\n\n{markdown(WORST_COLUMNS, slowest)}")
+        if beside := neighbour_lines(shapes, mode):
+            parts.append(f"Sizes side by side:\n\n{markdown(NEIGHBOUR_COLUMNS, beside)}")
         parts.append(markdown(COLUMNS, cells(shapes, mode)))
     parts.append(
         "Times are medians of shuffled rounds, operands cold (`*`: too small for that, they lay in the L2). A ratio is "
         "the median over rounds of the baseline's time over the column's of the same round. Tuned is the fastest of "
         "cuBLASLt's algorithms of all heuristics. The floor is the larger of the tensor cores' time and of one read of "
-        "all bytes."
+        "all bytes. As shipped: from a record where there is one, else untuned. Of sizes side by side the worst time "
+        "is told over that of the next multiples of 8, whichever is faster, and over that of any larger size.\n"
     )
     if missing := left_out(shapes):
         parts.append("Left out:\n\n" + "".join(f"- {line}\n" for line in missing))
@@ -289,54 +371,22 @@ def modes_of(shapes: Sequence[Shape]) -> list[str]:
 
 
 def plot(shapes: Sequence[Shape], mode: str, path: Path) -> None:
-    """Two rows over the shapes of one mode: times as fast as each baseline, and shares of the floor.
-
-    Raises: UnsupportedError: matplotlib is not installed.
-    """
-    matplotlib, pyplot = drawing(path)
+    """The picture of one mode. Raises: UnsupportedError: matplotlib is not installed."""
     own = [shape for shape in shapes if shape.mode == mode and shape.timed(BASELINE) is not None]
-    with matplotlib.rc_context({"svg.hashsalt": "tilewright", "svg.fonttype": "none", "font.size": 8}):
-        size = (max(8.0, 0.2 * len(own) + 2), 8)
-        figure, (upper, lower) = pyplot.subplots(2, 1, figsize=size, layout="constrained", sharex=True)
-        _points(upper, own, "ratio", lambda shape: shape.shipped, "tilewright over cuBLAS", "o", "tab:blue")
-        _points(upper, own, "ratio_tuned", lambda shape: shape.shipped, "over cuBLASLt tuned", "x", "tab:orange")
-        upper.axhline(1.0, color="black", linewidth=0.8)
-        upper.set_yscale("log", base=2)
-        upper.yaxis.set_major_locator(matplotlib.ticker.FixedLocator(TICKS))
-        upper.yaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        upper.yaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%g"))
-        upper.set_ylabel("times as fast")
-        picks = (
-            ("tilewright", "o", "tab:blue", lambda shape: shape.shipped),
-            ("cuBLAS", "s", "tab:gray", lambda shape: shape.timed(BASELINE)),
-            ("cuBLASLt tuned", "x", "tab:orange", lambda shape: shape.timed(TUNED)),
-        )
-        for name, marker, color, pick in picks:
-            _points(lower, own, "share_of_floor", pick, name, marker, color)
-        lower.set_ylim(0, 1.05)
-        lower.set_ylabel("share of the floor")
-        lower.set_xticks(range(len(own)), [f"{shape.group} {shape}" for shape in own], rotation=90)
-        for axes in (upper, lower):
-            axes.grid(axis="y", linewidth=0.3)
-            if axes.get_legend_handles_labels()[0]:
-                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False)
-        figure.suptitle(f"tilewright beside cuBLAS, {mode}")
-        figure.savefig(path, metadata={"Date": None})
-        pyplot.close(figure)
 
+    def values(key: str, pick: Pick) -> list[float | None]:
+        return [None if (row := pick(shape)) is None else row.get(key) for shape in own]
 
-def _points(
-    axes: Any,
-    shapes: Sequence[Shape],
-    key: str,
-    pick: Callable[[Shape], Row | None],
-    name: str,
-    marker: str,
-    color: str,
-) -> None:
-    points = [(index, row[key]) for index, shape in enumerate(shapes) if (row := pick(shape)) and row.get(key)]
-    if points:
-        axes.plot([x for x, _ in points], [y for _, y in points], marker, color=color, label=name, markersize=4)
+    shipped, tuned = _PICKS[0][1], _PICKS[3][1]
+    shares = {"tilewright": shipped, "cuBLAS": lambda shape: shape.timed(BASELINE), "cuBLASLt tuned": tuned}
+    suite_plot.draw(
+        [str(shape) for shape in own],
+        [shape.group for shape in own],
+        {name: values(key, shipped) for name, key in OVER},
+        {name: values("share_of_floor", pick) for name, pick in shares.items()},
+        f"tilewright beside cuBLAS, {mode}",
+        path,
+    )
 
 
 def write(rows: Sequence[Row], facts: Row, folder: Path) -> tuple[list[Path], str]:

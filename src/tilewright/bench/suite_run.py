@@ -28,6 +28,7 @@ from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device
 from tilewright.errors import RefusalError, TilewrightError, UnsupportedError
+from tilewright.order import Reduction
 from tilewright.problem import Problem
 
 Row = dict[str, Any]
@@ -60,11 +61,13 @@ class Options:
     budget_s: float | None = None
     tuned_from: Path | None = None
     records: Path | None = None
+    reduction: Reduction = "fast"
 
     @property
     def identity(self) -> Row:
         """What rows of one run have in common."""
-        return {"modes": list(self.modes), "rounds": self.rounds, "dtype": self.dtype, "b_major": self.b_major}
+        own = {"modes": list(self.modes), "rounds": self.rounds, "dtype": self.dtype, "b_major": self.b_major}
+        return own if self.reduction == "fast" else own | {"reduction": self.reduction}
 
 
 # -- the file of rows --------------------------------------------------------------------------------------------------
@@ -147,11 +150,12 @@ def measure_shape(entry: Entry, options: Options, tune_s: float, saved: Mapping[
     from tilewright.bench.tuned import Search
 
     problem = problem_of(entry.shape, dtype=options.dtype, b_major=options.b_major)  # type: ignore[arg-type]
-    recorded = records_of(options.records, device)(problem)
+    recorded = records_of(options.records, device, options.reduction)(problem)
     rows = compare(
         problem,
         modes=options.modes,  # type: ignore[arg-type]
         rounds=options.rounds,
+        reduction=options.reduction,
         configs=(),
         named={UNTUNED: None, **({RECORDED: recorded} if recorded else {})},
         tuned=Search(seconds=tune_s, saved=saved) if options.tune_s else False,
@@ -179,7 +183,7 @@ def described(row: Row, entry: Entry, problem: Problem, device: str) -> Row:
     }
 
 
-def records_of(path: Path | None, device: Device) -> Records:
+def records_of(path: Path | None, device: Device, reduction: Reduction = "fast") -> Records:
     """What a file knows, or with none what is on record for the device (records.py). Raises: what records_in() raises.
 
     A record that cannot run any more is given all the same: its column is then refused, with the reasons.
@@ -188,7 +192,7 @@ def records_of(path: Path | None, device: Device) -> Records:
         return records_in(path)
 
     def lookup(problem: Problem) -> Config | None:
-        record = records.lookup(problem, device)
+        record = records.lookup(problem, device, reduction=reduction)
         return None if record is None else record.config
 
     return lookup

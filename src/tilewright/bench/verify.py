@@ -124,13 +124,13 @@ def verify_without_torch(
     plan = plan or make_plan(problem, device=cuda.device(ordinal), config=config, num_sms=num_sms)
     operands = host_operands(problem, seed, kind)
     a, b = operands[0].view, operands[1].view
-    out = host_operand(problem, "out", _launched(cuda, plan, operands[0].memory, operands[1].memory, ordinal)).view
+    out = host_operand(problem, "out", launched(cuda, plan, operands[0].memory, operands[1].memory, ordinal)).view
     rows = sampled_rows(problem.m)
     verdict = check_exact(a, b, out, rows=rows) if kind == "integer" else check(a, b, out, problem.out_dtype, rows=rows)
     return dataclasses.replace(verdict, unwritten=int(np.isnan(out.astype(np.float32)).sum()))
 
 
-def _launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any:
+def launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any:
     """The memory of out as the plan's kernel leaves it, poisoned before."""
     problem = plan.problem
     out_bytes = problem.extent_bytes["out"]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli import terminal
+from tilewright.cli import request, terminal
+from tilewright.cli.request import Reduction
 
 if TYPE_CHECKING:
     from tilewright.bench.suite import Entry
@@ -22,7 +23,12 @@ DEFAULT_FOLDER = Path("bench-results")
 
 def bench(
     suite: Annotated[
-        str, typer.Argument(metavar="SUITE", help="all, groups and MxNxK joined by commas, or a .json file of groups.")
+        str,
+        typer.Argument(
+            metavar="SUITE",
+            help="all; or some of square, tiny, odd, llama3_8b, llama3_70b, deepseek_v3, lm_head, large_k, tall, the "
+            "sweeps neighbours and decode, and MxNxK, joined by commas; or a .json file of groups.",
+        ),
     ] = "all",
     into: Annotated[
         Path,
@@ -44,6 +50,7 @@ def bench(
         Path | None,
         typer.Option("--records", metavar="FILE", help="JSON of problem to config words; default your records."),
     ] = None,
+    reduction: request.ReductionOption = Reduction.fast,
     time_budget: Annotated[
         float | None, typer.Option("--time-budget", min=1.0, metavar="S", help="Seconds of the run; searches shrink.")
     ] = None,
@@ -68,6 +75,7 @@ def bench(
         budget_s=time_budget,
         tuned_from=tuned_from,
         records=records,
+        reduction=reduction.value,
     )
     from tilewright.bench import suite_report
     from tilewright.bench.suite import entries, problem_of
@@ -161,13 +169,17 @@ def _print(rows: list[dict[str, Any]]) -> None:
 
     shapes = report.judged(rows)
     for mode in report.modes_of(shapes):
-        terminal.print_table(mode, *report.table(shapes, mode))
-        terminal.print_table(
-            f"{mode}, summary", report.SUMMARY_COLUMNS, [m.cells() for m in report.means(shapes, mode)]
-        )
-        slowest = report.worst(shapes, mode)
-        if slowest:
-            lines = [(f"{ratio:.3f}", str(shape), shape.group) for ratio, shape in slowest]
-            terminal.print_table(f"{mode}, slowest against cuBLAS", ("ratio", "M, N, K", "group"), lines)
+        terminal.print_sections(mode, report.TERMINAL_COLUMNS, report.table(shapes, mode))
+        means = [mean.cells() for mean in report.means(shapes, mode)]
+        terminal.print_table(f"{mode}, summary", report.SUMMARY_COLUMNS, means)
+        for sentence in filter(None, [*report.caveats(shapes, mode), report.choices(shapes, mode)]):
+            typer.echo(sentence)
+        if lines := report.neighbour_lines(shapes, mode):
+            terminal.print_table(f"{mode}, sizes side by side", report.NEIGHBOUR_COLUMNS, lines)
+        for baseline, key in report.OVER:
+            if lines := report.worst_lines(shapes, mode, key):
+                terminal.print_table(
+                    f"{mode}, the {len(lines)} slowest against {baseline}", report.WORST_COLUMNS, lines
+                )
     for line in report.left_out(shapes):
         terminal.note(line)

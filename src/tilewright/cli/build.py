@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import AMajor, BMajor, OutMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor, Reduction
 
 if TYPE_CHECKING:
     from tilewright.jit.source import Binary, Source
@@ -31,6 +31,7 @@ def build(
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
+    reduction: request.ReductionOption = Reduction.fast,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Compile the kernels of some products into a folder that TILEWRIGHT_PREBUILT serves, with no GPU needed."""
@@ -56,6 +57,7 @@ def build(
             target,
             config=config,
             num_sms=num_sms,
+            reduction=reduction,
         )
         source = source_of(plan)
         sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel

@@ -78,7 +78,7 @@ def clear(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
     """Remove every entry; other files in the folder stay."""
     folder = _user_cache()
     size_bytes, count = folder.total_bytes(), len(folder.entries())
-    if not yes:
+    if count and not yes:
         typer.confirm(f"Remove {_entries(count)} ({terminal.bytes_text(size_bytes)}) from {_path(folder)}?", abort=True)
     removed = folder.clear()
     left = len(folder.entries())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import AMajor, BMajor, OutMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor, Reduction
 
 if TYPE_CHECKING:
     from tilewright.backends.emulated import EmulatedBackend, Finding, Report
@@ -108,6 +108,7 @@ def emulate(
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
+    reduction: request.ReductionOption = Reduction.fast,
     force: ForceOption = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -143,7 +144,7 @@ def emulate(
         )
         target = request.preset(device)
         if rung is None:
-            plan = request.plan(problem, target, config=config, num_sms=num_sms)
+            plan = request.plan(problem, target, config=config, num_sms=num_sms, reduction=reduction)
         else:
             plan = _rung_plan(rung, problem, target, config, num_sms)
         answer = _product(plan, choices, force)

@@ -39,6 +39,13 @@ class OutMajor(StrEnum):
     m = "m"
 
 
+class Reduction(StrEnum):
+    """What the order of summation may depend on; order.py has the words."""
+
+    fast = "fast"
+    invariant = "invariant"
+
+
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
 N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
 K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
@@ -70,6 +77,9 @@ DeviceOption = Annotated[
     str | None, typer.Option("--device", metavar="PRESET", help="Plan for h200, h100 ... and not for the GPU present.")
 ]
 NumSmsOption = Annotated[int | None, typer.Option("--num-sms", min=1, help="SMs to run on; all when left out.")]
+ReductionOption = Annotated[
+    Reduction, typer.Option("--reduction", help="invariant: the bits of a row depend on no other row.")
+]
 
 
 def problem(
@@ -115,7 +125,14 @@ def preset(name: str | None) -> Device:
     return device.preset(name or DEFAULT_PRESET)
 
 
-def plan(problem: Problem, device: Device, *, config: list[str] | None = None, num_sms: int | None = None) -> Plan:
+def plan(
+    problem: Problem,
+    device: Device,
+    *,
+    config: list[str] | None = None,
+    num_sms: int | None = None,
+    reduction: Reduction = Reduction.fast,
+) -> Plan:
     """The plan of `problem` on `device`, with the model's choice changed by the KEY=VALUE words of `config`.
 
     Raises: ConfigError: with every reason why the config cannot run. ShapeError: the product needs no kernel.
@@ -130,4 +147,5 @@ def plan(problem: Problem, device: Device, *, config: list[str] | None = None, n
             rule="a size of 0 leaves nothing to multiply: matmul returns an empty or zero out and launches no kernel",
             works="give sizes from 1 up",
         )
-    return make_plan(problem, device=device, config=changes_from(config or ()) or None, num_sms=num_sms)
+    changes = changes_from(config or ()) or None
+    return make_plan(problem, device=device, config=changes, num_sms=num_sms, reduction=reduction.value)

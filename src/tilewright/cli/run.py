@@ -26,7 +26,7 @@ from tilewright.cli.emulate import (
     seconds_of,
     title,
 )
-from tilewright.cli.request import AMajor, BMajor, OutMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor, Reduction
 from tilewright.cli.show import resource_facts
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def run(
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
+    reduction: request.ReductionOption = Reduction.fast,
     steady: Annotated[bool, typer.Option("--steady", help="Time under sustained load too: 20 s more.")] = False,
     emulate: Annotated[
         bool | None,
@@ -102,7 +103,7 @@ def run(
     problem = request.problem(
         m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, out_major=out_major, batch=batch
     )
-    plan = request.plan(problem, target, config=config, num_sms=num_sms)
+    plan = request.plan(problem, target, config=config, num_sms=num_sms, reduction=reduction)
     answer = Answer(plan, reason)
     plan.binary  # noqa: B018  compiles: the answer on a machine without a GPU, and not part of any time below
     if reason:
@@ -159,7 +160,8 @@ def _execute(answer: Answer, num_sms: int | None, steady: bool) -> None:
 
     modes: tuple[Mode, ...] = ("burst", "interleaved", "steady") if steady else ("burst", "interleaved")
     terminal.note(f"timing against cuBLAS ({', '.join(modes)}) ...")
-    answer.times = compare(problem, modes=modes, configs=(config,), num_sms=num_sms)
+    beside = () if answer.plan.reduction == "fast" else (None,)  # what it costs: matmul's own choice
+    answer.times = compare(problem, modes=modes, configs=(config, *beside), num_sms=num_sms)
 
 
 def _emulate(answer: Answer, *, wanted: bool, checks: bool, force: bool) -> None:
@@ -261,6 +263,7 @@ def _document(answer: Answer) -> dict[str, Any]:
         "family": plan.family.name,
         "config": dataclasses.asdict(plan.config),
         "why": plan.why,
+        "reduction": plan.reduction,
         "record": None if plan.record is None else dataclasses.asdict(plan.record),
         "prediction": dataclasses.asdict(plan.prediction),
         "binary": {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import AMajor, BMajor, OutMajor
+from tilewright.cli.request import AMajor, BMajor, OutMajor, Reduction
 
 if TYPE_CHECKING:
     from tilewright.jit.source import Binary, Source
@@ -48,6 +48,7 @@ def show(
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
+    reduction: request.ReductionOption = Reduction.fast,
 ) -> None:
     """Print the source, PTX, SASS, resources, config or explanation of the kernel for one product."""
     if instructions and what is not What.sass:
@@ -70,6 +71,7 @@ def show(
         request.preset(device),
         config=config,
         num_sms=num_sms,
+        reduction=reduction,
     )
     match what:
         case What.explain:

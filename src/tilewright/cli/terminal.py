@@ -80,15 +80,25 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """One table on standard output; a column whose cells are all numbers is set right."""
+    print_sections(title, columns, [("", list(rows))])
+
+
+def print_sections(title: str, columns: Sequence[str], sections: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> None:
+    """One table of several parts, each under its name, in bold, and a rule; a name that is empty is left out."""
     from rich.table import Table  # see console()
 
-    cells = [tuple(row) for row in rows]
+    cells = [row for _, rows in sections for row in rows]
     table = Table(title=title or None, title_justify="left", title_style="bold")
     for index, column in enumerate(columns):
         is_number = bool(cells) and all(re.fullmatch(r"[-+]?[\d.,]*(e[-+]\d+)?%?", row[index]) for row in cells)
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in cells:
-        table.add_row(*row)
+        is_label = index == 0 and len(sections) > 1
+        table.add_column(column, justify="right" if is_number else "left", overflow="fold", no_wrap=is_label)
+    for name, rows in sections:
+        table.add_section()
+        if name:
+            table.add_row(name, style="bold")
+        for row in rows:
+            table.add_row(*row)
     console().print(table)
 
 

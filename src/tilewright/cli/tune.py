@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli import request, terminal
-from tilewright.cli.request import AMajor, BMajor
+from tilewright.cli.request import AMajor, BMajor, Reduction
 
 if TYPE_CHECKING:
     from tilewright.problem import Problem
@@ -37,6 +37,7 @@ def tune(
     b_major: request.BMajorOption = BMajor.k,
     batch: request.BatchOption = None,
     num_sms: request.NumSmsOption = None,
+    reduction: request.ReductionOption = Reduction.fast,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Configs of the model that are measured.")] = 8,
     budget_s: Annotated[
         float | None, typer.Option("--budget-s", min=0.0, help="Seconds for all products; default 60 for each.")
@@ -64,18 +65,18 @@ def tune(
         return
     named = _problems(sizes, suite, dtype, out_dtype, a_major, b_major, batch)
     if forget:
-        _forget(named, device, num_sms, yes)
+        _forget(named, device, num_sms, reduction, yes)
         return
     if not named:
         raise typer.BadParameter("give M N K, or --suite, --list or --forget")
     if build is not None:
-        _build(named, build, device, num_sms, candidates)
+        _build(named, build, device, num_sms, reduction, candidates)
         return
     if into is not None:
         terminal.check_file("--into", into)
     outcomes: list[Tuned] = []
     with _progress_bar(len(named)) as (advance, tell):
-        for tuned in _tuned(named, num_sms, candidates, budget_s, keep, tell):
+        for tuned in _tuned(named, num_sms, reduction, candidates, budget_s, keep, tell):
             outcomes.append(tuned)
             advance()
             if into is not None:
@@ -143,6 +144,7 @@ def _problems(
 def _tuned(
     problems: list[Problem],
     num_sms: int | None,
+    reduction: Reduction,
     candidates: int,
     budget_s: float | None,
     keep: bool,
@@ -154,6 +156,7 @@ def _tuned(
         problems,
         ordinal=ORDINAL,
         num_sms=num_sms,
+        reduction=reduction.value,
         candidates=candidates,
         budget_s=BUDGET_S * len(problems) if budget_s is None else budget_s,
         keep=keep,
@@ -161,7 +164,14 @@ def _tuned(
     )
 
 
-def _build(problems: list[Problem], into: Path, device: str | None, num_sms: int | None, candidates: int) -> None:
+def _build(
+    problems: list[Problem],
+    into: Path,
+    device: str | None,
+    num_sms: int | None,
+    reduction: Reduction,
+    candidates: int,
+) -> None:
     from tilewright.cli.build import compile_into
     from tilewright.jit.build import source_digest_of  # see _tuned()
     from tilewright.kernels.render import render
@@ -170,7 +180,7 @@ def _build(problems: list[Problem], into: Path, device: str | None, num_sms: int
     target = request.preset(device)
     sources = {}
     for problem in problems:
-        for each in candidates_of(problem, target, num_sms, candidates):
+        for each in candidates_of(problem, target, num_sms, candidates, reduction.value):
             source = render(each.family, problem, each.config, target)
             sources[source_digest_of(source)] = source
     binaries = compile_into(list(sources.values()), into, None)
@@ -236,14 +246,15 @@ def _list(as_json: bool) -> None:
     typer.echo(f"{count} in {records.user().path or 'no file'}, {len(listed) - len(own)} shipped")
 
 
-def _forget(problems: list[Problem], device: str | None, num_sms: int | None, yes: bool) -> None:
+def _forget(problems: list[Problem], device: str | None, num_sms: int | None, reduction: Reduction, yes: bool) -> None:
     from tilewright import records  # see _tuned()
 
     own = {each.key: each for each in records.user().records()}
     keys = list(own)
     if problems:
         target = request.preset(device) if device is not None else _present()
-        keys = [key for key in (records.key_of(each, target, num_sms) for each in problems) if key in own]
+        named = (records.key_of(each, target, num_sms, reduction.value) for each in problems)
+        keys = [key for key in named if key in own]
     elif own and not yes:
         count = terminal.count_text(len(own), "record", "records")
         typer.confirm(f"Forget {count} in {records.user().path}?", abort=True)

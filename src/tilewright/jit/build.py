@@ -122,15 +122,19 @@ def build_into(
 
     Entries go by source digest and replace older builds of the same source. New folders get mode 0755: a folder that
     others can write is not trusted where it is used.
-    Raises: CacheError: the folder cannot be written; and what `build` raises.
+    Raises: CacheError: the folder cannot be written, tried before anything is compiled; and what `build` raises.
     """
     sources = list(sources)
-    binaries = build_many(sources, threads, progress, refuse=refuse)
     target = Cache(folder, trusted=True, folder_mode=0o755)
+    works = "choose a folder that you can write"
+    try:
+        target.prepare()
+    except OSError as error:
+        raise CacheError(str(folder), f"it cannot be written ({error.strerror or error})", works) from error
+    binaries = build_many(sources, threads, progress, refuse=refuse)
     for source, binary in zip(sources, binaries, strict=True):
         if not _store(target, source_digest_of(source), binary, source, replace=True):
-            reason, works = f"{source.name} could not be written there", "choose a folder that you can write"
-            raise CacheError(str(folder), reason, works)
+            raise CacheError(str(folder), f"{source.name} could not be written there", works)
     return binaries
 
 

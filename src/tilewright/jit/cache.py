@@ -21,6 +21,7 @@ import re
 import secrets
 import shutil
 import stat
+import tempfile
 import time
 import warnings
 from collections.abc import Iterator
@@ -196,6 +197,17 @@ class Cache:
             return False
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+
+    def prepare(self) -> None:
+        """Makes the root and writes a file there, which does not stay: before hours of compiling, not after.
+
+        Raises: OSError: one of the two cannot be done.
+        """
+        if self.root is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no home folder")
+        self._make_root(self.root)
+        with tempfile.TemporaryFile(dir=self.root):
+            pass
 
     def entries(self) -> list[Entry]:
         """Every readable entry, sorted by key; damaged ones are left out."""

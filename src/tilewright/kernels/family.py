@@ -5,10 +5,11 @@ Knows nothing of compilers or drivers: it hands a Source to the one and argument
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from tilewright.backends.base import Argument, Launch
+from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.problem import Problem
@@ -39,3 +40,18 @@ class Family(Protocol):
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The kernel's parameters in order, for a launch of this grid."""
         ...
+
+
+def with_inputs_exchanged(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
+    """The arguments of a kernel for the transposed product, operands named as the product itself has them."""
+    return with_operands_named(arguments, {"a": "b", "b": "a"})
+
+
+def with_operands_named(arguments: tuple[Argument, ...], names: Mapping[str, str]) -> tuple[Argument, ...]:
+    """The arguments with other names for some operands."""
+    return tuple(
+        argument
+        if isinstance(argument, IntArgument | IntsArgument)
+        else dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
+        for argument in arguments
+    )

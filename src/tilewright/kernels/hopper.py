@@ -18,6 +18,8 @@ from tilewright.backends.base import (
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
+from tilewright.kernels.family import with_inputs_exchanged
+from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import MAX_BATCH_DIMS, Problem
 
@@ -76,6 +78,7 @@ class HopperFamily:
                 yield config
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
+        yield from narrow_space(problem, device)
 
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.
@@ -99,6 +102,7 @@ class HopperFamily:
 
         Units: `wait_limit` in tries of a barrier wait before a debug build traps; 0 waits forever.
         """
+        problem = config.computed(problem)
         producer_registers, consumer_registers = config.registers(problem)
         constants: dict[str, int | bool | str] = {
             "TILE_M": config.tile_m,
@@ -109,10 +113,13 @@ class HopperFamily:
             "WGMMAS_M": config.wgmmas_m,
             "CLUSTER_M": config.cluster_m,
             "CLUSTER_N": config.cluster_n,
+            "SHARING": config.sharing,
+            "SPLIT_K": config.split_k,
             "CLUSTER": config.cluster,
             "THREADS": config.threads,
             "PINGPONG": config.pingpong,
             "TAIL_N": config.tail_n,
+            "TAIL_STAGES": config.tail_stages(problem),
             "STAGGERED": config.staggered,
             "K_BACK_AND_FORTH": config.k_back_and_forth,
             "MOVES_REGISTERS": config.moves_registers,
@@ -122,14 +129,19 @@ class HopperFamily:
             "EMPTY_ARRIVALS": config.empty_arrivals,
             "STAGE_BYTES": config.stage_bytes(problem),
             "STORE_WARP_BYTES": config.store_warp_bytes(problem),
-            "STORE_COLUMNS": store_columns(problem, config.tile_n),
+            "TAIL_STORE_WARP_BYTES": config.tail_store_warp_bytes(problem),
+            "STORED_N": config.stored_n,
+            "STORE_COLUMNS": store_columns(problem, config.stored_n),
             "TAIL_STORE_COLUMNS": store_columns(problem, config.tail_n) if config.tail_n else 0,
+            "PARTIAL_BYTES": config.partial_bytes,
             "SMEM_BYTES": config.smem_bytes(problem),
             "A_K_MAJOR": problem.a_major == "k",
             "B_K_MAJOR": problem.b_major == "k",
             "BATCH_DIMS": batch_dims(problem),
             "OUT_TYPE": f"Type::{problem.out_dtype}",
             "OUT_THROUGH_TMA": problem.out_through_tma,
+            "OUT_TRANSPOSED": config.swap,
+            "DEPENDENT_LAUNCH": config.dependent_launch,
             "WAIT_LIMIT": wait_limit,
         }
         return {
@@ -146,16 +158,18 @@ class HopperFamily:
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """One CTA an SM, whole clusters, never more CTAs than tiles."""
         sms = device.num_sms if num_sms is None else num_sms
-        clusters = max(1, min(sms // config.cluster, config.num_tiles(problem) // config.cluster))
+        clusters = max(1, min(sms // config.cluster, config.num_tiles(problem) // config.sharing))
         return Launch(
             grid=clusters * config.cluster,
             block=config.threads,
             cluster=config.cluster,
             smem_bytes=config.smem_bytes(problem),
+            is_dependent=config.dependent_launch,
         )
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
-        """The parameters of hopper_gemm in order."""
+        """The parameters of hopper_gemm in order, operands named as `problem` does."""
+        given, problem = problem, config.computed(problem)
         rows, columns = config.tiles(problem)
         cluster_rows = max(1, rows // config.cluster_m)
         group = cluster_rows if config.schedule == "linear" else min(config.group_m, cluster_rows)
@@ -164,12 +178,12 @@ class HopperFamily:
         out: Argument = IntArgument("out_map", 0, 4)
         out_tail: Argument = IntArgument("out_tail_map", 0, 4)
         if problem.out_through_tma:
-            out = MapArgument("out", out_map(problem, config.tile_n))
+            out = MapArgument("out", out_map(problem, config.stored_n))
         if config.tail_n:
             b_tail = MapArgument("b", _b_map(problem, config, config.tail_n))
             if problem.out_through_tma:
                 out_tail = MapArgument("out", out_map(problem, config.tail_n))
-        return (
+        arguments = (
             MapArgument("a", _a_map(problem, config)),
             MapArgument("b", _b_map(problem, config, config.tile_n)),
             b_tail,
@@ -183,9 +197,10 @@ class HopperFamily:
             IntArgument("group_m", group, 4),
             IntArgument("square_m", min(config.square or group, group), 4),
             IntArgument("square_n", min(config.square or cluster_columns, cluster_columns), 4),
-            IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.cluster, 4),
+            IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.sharing, 4),
             _batch(problem),
         )
+        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
 
 
 HOPPER = HopperFamily()
@@ -269,6 +284,8 @@ def _b_map(problem: Problem, config: Config, tile_n: int) -> TensorMap:
 def out_map(problem: Problem, tile_n: int) -> TensorMap:
     """Boxes of one store slot of a tile `tile_n` wide."""
     columns = store_columns(problem, tile_n)
+    if problem.out_major == "m":
+        return _map(problem, "out", problem.out_dtype, (STORE_ROWS, columns), STORE_ROWS * problem.out_dtype.size)
     row_bytes = columns * problem.out_dtype.size
     swizzle_bytes = 0 if row_bytes % 32 == 16 else row_bytes
     return _map(problem, "out", problem.out_dtype, (columns, STORE_ROWS), swizzle_bytes)

@@ -191,5 +191,10 @@ def _slug(problem: Problem, config: Config) -> str:
         f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
         + (f"_tail{config.tail_n}" if config.tail_n else "")
-        + "".join(f"_{word}" for word in ("pingpong", "staggered", "k_back_and_forth") if getattr(config, word))
+        + (f"_split{config.split_k}" if config.split_k > 1 else "")
+        + "".join(
+            f"_{word}"
+            for word in ("pingpong", "staggered", "k_back_and_forth", "swap", "dependent_launch")
+            if getattr(config, word)
+        )
     )

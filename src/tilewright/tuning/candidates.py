@@ -18,6 +18,7 @@ from tilewright.jit.build import build, source_digest_of
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import Family
 from tilewright.kernels.render import render
+from tilewright.order import Reduction
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
 
@@ -37,15 +38,17 @@ class Entry:
     is_proven: bool = False
 
 
-def candidates_of(problem: Problem, device: Device, num_sms: int | None, count: int) -> list[Entry]:
+def candidates_of(
+    problem: Problem, device: Device, num_sms: int | None, count: int, reduction: Reduction = "fast"
+) -> list[Entry]:
     """The config of record first, where there is one that can run, then the model's fastest; all different.
 
     A record's config that is not in the family's space comes last in its order.
     Raises: what model.best() raises.
     """
-    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms)
+    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms, reduction=reduction)
     found = [Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space[: max(count, 1)]]
-    hint = records.lookup(problem, device, num_sms)
+    hint = records.lookup(problem, device, num_sms, reduction)
     if hint is None or reasons_against(hint, problem, device, num_sms):
         return found
     family = production(hint.family)

@@ -25,6 +25,7 @@ from tilewright.dtypes import DTypeLike
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
 from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
+from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import check_num_sms, check_supported
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
@@ -53,6 +54,7 @@ def tune(
     *,
     out_dtype: DTypeLike | None = None,
     num_sms: int | None = None,
+    reduction: Reduction = "fast",
     candidates: int = CANDIDATES,
     budget_s: float = BUDGET_S,
     keep: bool = True,
@@ -62,7 +64,8 @@ def tune(
 
     Of a Problem on device 0, or of arrays where they lie; their values are neither read nor written. `candidates` of
     the model are measured, with cold operands of random data, in shuffled rounds, until the gap exceeds the noise or
-    `budget_s` has passed. `keep` False: no record is written.
+    `budget_s` has passed. `keep` False: no record is written. `reduction` "invariant": for products that ask for it,
+    among the configs that add in the one order, with a record of its own.
     Raises: what plan() raises; UnsupportedError: arrays in host memory, or a stream that is being captured.
     TuningError: no candidate could be measured; with what became of each. DriverError: no GPU.
     Cost: 3 to 10 s, in another process, on the whole GPU: what runs beside it disturbs both. Compiles what is not
@@ -83,6 +86,7 @@ def tune(
         [problem],
         ordinal=ordinal,
         num_sms=num_sms,
+        reduction=reduction,
         candidates=candidates,
         budget_s=budget_s,
         keep=keep,
@@ -96,6 +100,7 @@ def tune_many(
     *,
     ordinal: int = 0,
     num_sms: int | None = None,
+    reduction: Reduction = "fast",
     candidates: int = CANDIDATES,
     budget_s: float = BUDGET_S,
     keep: bool = True,
@@ -112,11 +117,12 @@ def tune_many(
     present = device or _present(ordinal)
     check_supported(present)
     check_num_sms(num_sms, present)
+    reduction = checked_reduction(reduction)
     until_s = time.monotonic() + budget_s
     with worker or Worker(ordinal) as at_work:
         for index, problem in enumerate(problems):
             share_s = (until_s - time.monotonic()) * min(1.0, SHARES / (len(problems) - index))
-            tuning = _Tuning(problem, present, num_sms, at_work, share_s, progress or _quiet)
+            tuning = _Tuning(problem, present, num_sms, reduction, at_work, share_s, progress or _quiet)
             if share_s <= 0:
                 yield tuning.outcome(None, "budget", "no time was left for it", kept=False)
                 continue
@@ -138,6 +144,7 @@ class _Tuning:
     problem: Problem
     device: Device
     num_sms: int | None
+    reduction: Reduction
     worker: Worker
     budget_s: float
     progress: Progress
@@ -159,7 +166,7 @@ class _Tuning:
                 rule="a size of 0 leaves nothing to multiply: no kernel runs",
                 works="give sizes from 1 up",
             )
-        self.entries = candidates_of(self.problem, self.device, self.num_sms, candidates)
+        self.entries = candidates_of(self.problem, self.device, self.num_sms, candidates, self.reduction)
         self.progress(f"{self.problem}: compiling")
         compile_all(self.entries, self.problem, self.device)
         self.race = Race(sorted(entry.order for entry in self.entries if entry.binary is not None))
@@ -183,7 +190,7 @@ class _Tuning:
             record=record,
             decided=decided,
             verdict=verdict,
-            untuned=model.best(self.problem, self.device, self.num_sms).config,
+            untuned=model.best(self.problem, self.device, self.num_sms, self.reduction).config,
             rows=tuple(sorted(rows, key=lambda row: (row.median_us is None, row.median_us or row.predicted_us))),
             seconds=time.monotonic() - self.started_s,
             kept=kept,
@@ -265,7 +272,7 @@ class _Tuning:
         assert winner.binary is not None  # it ran
         times = self.race.times[winner.order]
         return Record(
-            key=records.key_of(self.problem, self.device, self.num_sms),
+            key=records.key_of(self.problem, self.device, self.num_sms, self.reduction),
             family=winner.family.name,
             config=winner.config,
             measured_us=statistics.median(times),

@@ -12,6 +12,8 @@ struct Config {
     static constexpr int WGMMAS_M = 1;
     static constexpr int CLUSTER_M = 1;
     static constexpr int CLUSTER_N = 1;
+    static constexpr int SHARING = 1;
+    static constexpr int SPLIT_K = 1;
     static constexpr int CLUSTER = 1;
     static constexpr int THREADS = 384;
     static constexpr bool PINGPONG = false;
@@ -25,13 +27,17 @@ struct Config {
     static constexpr int EMPTY_ARRIVALS = 8;
     static constexpr int STAGE_BYTES = 49152;
     static constexpr int STORE_WARP_BYTES = 4096;
+    static constexpr int STORED_N = 256;
     static constexpr int STORE_COLUMNS = 64;
     static constexpr int TAIL_STORE_COLUMNS = 0;
+    static constexpr int PARTIAL_BYTES = 0;
     static constexpr int SMEM_BYTES = 230400;
     static constexpr bool A_K_MAJOR = true;
     static constexpr bool B_K_MAJOR = true;
     static constexpr int BATCH_DIMS = 0;
     static constexpr Type OUT_TYPE = Type::bf16;
     static constexpr bool OUT_THROUGH_TMA = true;
+    static constexpr bool OUT_TRANSPOSED = false;
+    static constexpr bool DEPENDENT_LAUNCH = false;
     static constexpr int WAIT_LIMIT = 0;
 };

@@ -25,28 +25,39 @@
 #include "ptx/copy.cuh"
 #include "ptx/misc.cuh"
 #include "swizzle.cuh"
+#include "transposed.cuh"
 
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 constexpr int LINE_BYTES = WARP_THREADS * 4;  // of out, that a warp stores at once: a line of the L2
 
-// A tile's width, and the columns of its slots: config.store_columns chooses them so that rows of a slot below each other
+// The columns of a tile that are stored, those of its slots, and those that are multiplied (config.stored_n): config.store_columns chooses them so that rows of a slot below each other
 // lie in different banks, by TMA's swizzle or by their length alone.
-template <int COLUMNS_, int SLOT_COLUMNS_>
+template <int COLUMNS_, int SLOT_COLUMNS_, int WARP_BYTES, int TILE_COLUMNS_ = COLUMNS_>
 struct StoreShape {
+    static constexpr int TILE_COLUMNS = TILE_COLUMNS_;
     static constexpr int COLUMNS = COLUMNS_;
     static constexpr int SLOT_COLUMNS = SLOT_COLUMNS_;
     static constexpr int PIECES = COLUMNS / SLOT_COLUMNS;
     static constexpr int ROW_BYTES = SLOT_COLUMNS * OUT_SIZE;
     static constexpr int SLOT_BYTES = STORE_ROWS * ROW_BYTES;
-    static constexpr int ROOM = Config::STORE_WARP_BYTES / SLOT_BYTES;  // slots
-    static constexpr int BATCH = ROOM < PIECES ? ROOM : PIECES;
+    static constexpr int ROOM = WARP_BYTES / SLOT_BYTES;  // slots
+    static constexpr bool ONE_BY_ONE = Config::OUT_TRANSPOSED && !Config::OUT_THROUGH_TMA;
+    static constexpr int BATCH = ONE_BY_ONE ? 1 : ROOM < PIECES ? ROOM : PIECES;
     static_assert(COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
     static_assert(SLOT_COLUMNS % 8 == 0, "a slot holds whole blocks of 8 columns");
     static_assert(BATCH > 0, "config.store_warp_bytes holds one slot");
 };
-using Wide = StoreShape<Config::TILE_N, Config::STORE_COLUMNS>;
-using Narrow = StoreShape<(Config::TAIL_N > 0 ? Config::TAIL_N : 8), (Config::TAIL_N > 0 ? Config::TAIL_STORE_COLUMNS : 8)>;
+using Wide = StoreShape<Config::STORED_N, Config::STORE_COLUMNS, Config::STORE_WARP_BYTES, Config::TILE_N>;
+template <bool EXISTS>
+struct NarrowIf {
+    using Shape = StoreShape<Config::TAIL_N, Config::TAIL_STORE_COLUMNS, Config::TAIL_STORE_WARP_BYTES>;
+};
+template <>
+struct NarrowIf<false> {
+    using Shape = StoreShape<8, 8, 1024>;
+};
+using Narrow = NarrowIf<(Config::TAIL_N > 0)>::Shape;
 
 // What the kernel is told of out. Without TMA a map is four unused bytes.
 struct NoTensorMap {
@@ -62,6 +73,9 @@ struct MapIf<false> {
 };
 using OutMap = MapIf<Config::OUT_THROUGH_TMA>::type;
 using OutTailMap = MapIf<Config::OUT_THROUGH_TMA && (Config::TAIL_N > 0)>::type;
+
+DEVICE void prefetch_map(const TensorMap& map) { ptx::prefetch_tensormap(map); }
+DEVICE void prefetch_map(const NoTensorMap&) {}
 
 template <class Map, class Shape_>
 struct OutOf {
@@ -162,11 +176,30 @@ DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
     }
 }
 
+// The same, a row of the slot for each column.
+template <class Shape, int PIECE, class Values>
+DEVICE void write_slot_transposed(uint32_t slot, const Values& rC, uint32_t lane) {
+    constexpr int BLOCKS = Shape::SLOT_COLUMNS / 8;
+    constexpr int FIRST = PIECE * Shape::SLOT_COLUMNS / 8;
+    if constexpr (Config::OUT_TYPE == Type::fp32) {
+        write_transposed<BLOCKS>(slot, &rC[4 * FIRST], lane);
+    } else {
+        uint32_t pairs[2 * BLOCKS];
+#pragma unroll
+        for (int i = 0; i < 2 * BLOCKS; ++i) pairs[i] = pair_of(rC, 2 * FIRST + i);
+        write_transposed<BLOCKS>(slot, pairs, lane);
+    }
+}
+
 // Writes pieces PIECE .. END - 1 of the accumulators into the slots from `slot` on.
 template <class Shape, int PIECE, int END, class Values>
 DEVICE void write_slots(uint32_t slot, const Values& rC, uint32_t lane) {
     if constexpr (PIECE < END) {
-        write_slot<Shape, PIECE>(slot, rC, lane);
+        if constexpr (Config::OUT_TRANSPOSED) {
+            write_slot_transposed<Shape, PIECE>(slot, rC, lane);
+        } else {
+            write_slot<Shape, PIECE>(slot, rC, lane);
+        }
         write_slots<Shape, PIECE + 1, END>(slot + Shape::SLOT_BYTES, rC, lane);
     }
 }
@@ -181,7 +214,9 @@ DEVICE void send_slots(const TensorMap& map, const OutOfShape& out, uint32_t slo
     if (lane == 0) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) {
-            store_box(map, column + (PIECE + i) * Shape::SLOT_COLUMNS, row, out.member, slot + i * Shape::SLOT_BYTES);
+            const int32_t first = column + (PIECE + i) * Shape::SLOT_COLUMNS;
+            store_box(map, Config::OUT_TRANSPOSED ? row : first, Config::OUT_TRANSPOSED ? first : row, out.member,
+                      slot + i * Shape::SLOT_BYTES);
         }
         ptx::cp_async_bulk_commit_group();
     }
@@ -254,6 +289,26 @@ DEVICE void send_slots(const NoTensorMap&, const OutOfShape& out, uint32_t slot,
     }
 }
 
+// The same of a transposed slot: two columns at a time, of 16 neighbours in out each.
+template <class Shape, int PIECE, class OutOfShape>
+DEVICE void send_slot_transposed(const OutOfShape& out, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
+    constexpr int COLUMNS = Shape::SLOT_COLUMNS;
+    const int32_t out_row = row + static_cast<int32_t>(lane % STORE_ROWS);
+    __syncwarp();
+#pragma unroll 1
+    for (int c = static_cast<int>(lane / STORE_ROWS); c < COLUMNS; c += WARP_THREADS / STORE_ROWS) {
+        const int32_t out_column = column + PIECE * Shape::SLOT_COLUMNS + c;
+        if (out_row >= out.m || out_column >= out.n) break;
+        const uint32_t source = slot + transposed_offset<OUT_SIZE>(lane % STORE_ROWS, c);
+        const int64_t element = out_column * out.pitch + out_row;
+        if constexpr (OUT_SIZE == 4) {
+            static_cast<uint32_t*>(out.base)[element] = ptx::ld_shared_u32(source);
+        } else {
+            static_cast<uint16_t*>(out.base)[element] = ptx::ld_shared_u16(source);
+        }
+    }
+}
+
 // Stores one warp's part of one wgmma: rows row .. row + 15 of out, and the tile's columns from `column` on.
 template <int PIECE = 0, class Values, class OutOfShape>
 DEVICE void store_rows(uint32_t slots, const Values& rC, const OutOfShape& out, int32_t row, int32_t column,
@@ -268,7 +323,11 @@ DEVICE void store_rows(uint32_t slots, const Values& rC, const OutOfShape& out, 
         }
         __syncwarp();
         write_slots<Shape, PIECE, PIECE + COUNT>(slots, rC, lane);
-        send_slots<Shape, PIECE, COUNT>(out.map, out, slots, row, column, lane);
+        if constexpr (Shape::ONE_BY_ONE) {
+            send_slot_transposed<Shape, PIECE>(out, slots, row, column, lane);
+        } else {
+            send_slots<Shape, PIECE, COUNT>(out.map, out, slots, row, column, lane);
+        }
         store_rows<PIECE + COUNT>(slots, rC, out, row, column, lane);
     }
 }

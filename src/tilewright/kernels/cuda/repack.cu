@@ -20,7 +20,8 @@
 // TB/s x 0.8 us / 132). Second words are mostly those of the next lane and hit the L1.
 //
 // Order. The product's kernel runs behind this one on the same stream; the end of a kernel makes its writes visible to the
-// TMA loads of the next. Limits, kept by kernels/repack.py: rows up to 2^36 bytes, every extent below 2^32, T below 2^31.
+// TMA loads of the next. One with DEPENDENT_LAUNCH may start as soon as these CTAs leave it room, and waits for their end
+// before it touches memory; for any other the early word changes nothing. Limits, kept by kernels/repack.py: rows up to 2^36 bytes, every extent below 2^32, T below 2^31.
 
 #include "base.cuh"
 #include "config.cuh"
@@ -133,6 +134,7 @@ DEVICE void repack_matrices(const Matrices& matrices, const void* source, void* 
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS_PER_SM)
     repack(const void* source, void* target, const __grid_constant__ Matrices matrices, const void* second_source,
            void* second_target, const __grid_constant__ Matrices second_matrices) {
+    ptx::griddepcontrol_launch_dependents();
     const uint32_t thread = blockIdx.x * Config::THREADS + threadIdx.x;
     const uint32_t threads = gridDim.x * Config::THREADS;
     repack_matrices(matrices, source, target, thread, threads);

@@ -113,6 +113,11 @@ DEVICE void barrier_cluster_arrive_release() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
+// The same, ordering nothing but what fence.mbarrier_init has announced: without the MEMBAR.ALL.GPU of a release.
+DEVICE void barrier_cluster_arrive_relaxed() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
 // PTX ISA, barrier.cluster.wait: returns when every thread of the cluster has arrived; exited threads count.
 DEVICE void barrier_cluster_wait_acquire() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");

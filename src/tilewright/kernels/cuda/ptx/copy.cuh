@@ -115,6 +115,24 @@ DEVICE void stmatrix_x2(uint32_t row_address, const uint32_t (&pairs)[2]) {
                  : "memory");
 }
 
+// The same of the transposed matrices: row j of matrix i is what the lanes hold of its column j.
+DEVICE void stmatrix_x4_trans(uint32_t row_address, const uint32_t (&pairs)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                 ::"r"(row_address), "r"(pairs[0]), "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                 : "memory");
+}
+
+DEVICE void stmatrix_x2_trans(uint32_t row_address, const uint32_t (&pairs)[2]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                 ::"r"(row_address), "r"(pairs[0]), "r"(pairs[1])
+                 : "memory");
+}
+
+// PTX ISA, st.shared: 4 bytes.
+DEVICE void st_shared_f32(uint32_t address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
 // PTX ISA, st.shared.v2: 8 bytes, 8-byte aligned.
 DEVICE void st_shared_v2_f32(uint32_t address, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");
@@ -149,7 +167,14 @@ DEVICE uint32_t ld_shared_u32(uint32_t address) {
     return value;
 }
 
-// PTX ISA, ld.shared.v4: 16 bytes, 16-byte aligned.
+// PTX ISA, ld.shared.v4: 16 bytes, 16-byte aligned; into values[0] .. values[3].
+DEVICE void ld_shared_v4_f32(uint32_t address, float* values) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+                 : "r"(address)
+                 : "memory");
+}
+
 DEVICE void ld_shared_v4_u32(uint32_t address, uint32_t (&words)[4]) {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

@@ -1,0 +1,185 @@
+"""Bugs of the sums over a cluster and of transposed stores; as in mutants.py."""
+
+from __future__ import annotations
+
+from gemm import WRONG_NUMBERS, Mutant
+from mutants import EPILOGUE, START, UNIT, mutant
+
+SPLIT, TRANSPOSED = "split.cuh", "transposed.cuh"
+
+_EMPTY_WAIT = "wait(empty, parity ^ 1);  // fresh"
+_FULL_WAIT = "wait(full, parity);"
+_EXPECT = "Config::SPLIT_K * SHARE_BYTES);"
+_RELEASE = "if (lane < Config::SPLIT_K) ptx::mbarrier_arrive_cluster(sender);"
+_READ = "__syncwarp();  // all lanes have read"
+_LANES = "lane / 8 % 2 * 8;"
+
+SPLIT_MUTANTS: tuple[Mutant, ...] = (
+    # -- sums --------------------------------------------------------------------------------------------------------
+    mutant(
+        "sent before the last sums are made",
+        "split",
+        (SPLIT, _EMPTY_WAIT, "// fresh"),
+        by="refilled while read",
+    ),
+    mutant("sums without a wait", "split", (SPLIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
+    mutant(
+        "a part too few is awaited",
+        "split",
+        (SPLIT, _EXPECT, "(Config::SPLIT_K - 1) * SHARE_BYTES);"),
+        by="copy not waited for",
+    ),
+    mutant(
+        "a part too many is awaited", "split", (SPLIT, _EXPECT, "(Config::SPLIT_K + 1) * SHARE_BYTES);"), by="deadlock"
+    ),
+    mutant("room is never given free", "split", (SPLIT, _RELEASE, ""), by="deadlock"),
+    mutant(
+        "room is given free to the own CTA alone",
+        "split",
+        (SPLIT, _RELEASE, "if (lane == 0) ptx::mbarrier_arrive(empty);"),
+        by="deadlock",
+    ),
+    mutant(
+        "room is given free before it is read",
+        "split",
+        (SPLIT, _FULL_WAIT, f"{_FULL_WAIT} {_RELEASE.replace('sender', 'ptx::mapa_shared_cluster(empty, lane % 2)')}"),
+        (SPLIT, f"{_RELEASE} }}", "}"),
+        by="refilled while read",
+    ),
+    mutant("room is given free before all lanes have read", "split", (SPLIT, _READ, ""), by="refilled while read"),
+    mutant(
+        "a CTA ends before its room is given free",
+        "split",
+        (UNIT, "reduction.finish();", ";"),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "all ranks send to one place",
+        "split",
+        (SPLIT, "values + rank * SHARE_BYTES, receiver", "values, receiver"),
+        by="unordered copies",
+    ),
+    mutant(
+        "every share goes to rank 0",
+        "split",
+        (SPLIT, "values + rank * SHARE_BYTES, receiver", "values + rank * SHARE_BYTES, 0"),
+        by="copy not waited for",
+    ),
+    mutant(
+        "full is counted in the own CTA",
+        "split",
+        (SPLIT, "ptx::mapa_shared_cluster(full, receiver);", "ptx::mapa_shared_cluster(full, rank);"),
+        by="exit with copy in flight",
+    ),
+    mutant(
+        "only receivers go on to the next phase",
+        "split in four, one stores",
+        (UNIT, "reduction.advance();", "if (reduction.receives()) reduction.advance();"),
+        by=("unordered copies", "peer exited"),
+    ),
+    mutant(
+        "empty expects all ranks",
+        "split in two, one stores",
+        (SPLIT, "&partials.empty[warp]), RECEIVERS);", "&partials.empty[warp]), Config::SPLIT_K);"),
+        by="deadlock",
+    ),
+    mutant(
+        "ranks share a k tile",
+        "split",
+        (
+            SPLIT,
+            "(r + 1) * num_k_tiles / Config::SPLIT_K - first};",
+            "(r + 1) * num_k_tiles / Config::SPLIT_K - first + 1};",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "every rank walks the first k tiles",
+        "split",
+        (SPLIT, "return KTiles{first, (r", "return KTiles{0, (r"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "every rank stores the first columns",
+        "split",
+        (UNIT, "tile.n + reduction.first_column()", "tile.n"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "ranks take tiles of their own",
+        "split",
+        (UNIT, "Config::SPLIT_K > 1 ? 0 : cta_rank);", "cta_rank);"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "warps send to one warp",
+        "split",
+        (
+            SPLIT,
+            "values(shared_address(partials.values[warp]) + the_lane * 16)",
+            "values(shared_address(partials.values[0]) + the_lane * 16)",
+        ),
+        by="copy not waited for",
+    ),
+    mutant(
+        "the cluster does not meet at the start",
+        "split",
+        (UNIT, START, "        __syncthreads();\n    }\n    if constexpr (Config::DEPENDENT_LAUNCH)"),
+        by=("mbarrier init order", "mbarrier before init"),
+    ),
+    mutant(
+        "inits not fenced",
+        "split",
+        (UNIT, "        ptx::fence_mbarrier_init_release_cluster();\n", ""),
+        by=("mbarrier init order", "mbarrier init fence"),
+    ),
+    # -- transposed stores -------------------------------------------------------------------------------------------
+    mutant(
+        "transposed: no proxy fence before the store",
+        "swap",
+        (EPILOGUE, "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n", "    __syncwarp();\n"),
+        by="missing proxy fence",
+    ),
+    mutant(
+        "transposed, predicated: no __syncwarp before slots are read",
+        "swap, predicated stores",
+        (EPILOGUE, "(lane % STORE_ROWS); __syncwarp();", "(lane % STORE_ROWS);"),
+        by="missing __syncwarp",
+    ),
+    mutant(
+        "transposed: matrices in each other's rows",
+        "swap",
+        (TRANSPOSED, _LANES, "(1 - lane / 8 % 2) * 8;"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "transposed: slots are not swizzled",
+        "swap",
+        (TRANSPOSED, "swizzled<ROW_BYTES>(column * ROW_BYTES + row * SIZE)", "column * ROW_BYTES + row * SIZE"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "transposed: not transposed",
+        "swap",
+        (TRANSPOSED, "ptx::stmatrix_x4_trans(", "ptx::stmatrix_x4("),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "transposed: boxes at exchanged coordinates",
+        "swap",
+        (EPILOGUE, "Config::OUT_TRANSPOSED ? row : first, Config::OUT_TRANSPOSED ? first : row", "first, row"),
+        by=(WRONG_NUMBERS, "unordered copies"),
+    ),
+    mutant(
+        "transposed in fp32: the second row's values first",
+        "swap in fp32",
+        (TRANSPOSED, "lane / 4 + i / 2 % 2 * 8;", "lane / 4 + (1 - i / 2 % 2) * 8;"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "transposed, predicated: rows past the end are written",
+        "swap, predicated stores",
+        (EPILOGUE, "if (out_row >= out.m || out_column >= out.n) break;", "if (out_column >= out.n) break;"),
+        by=("out of bounds", WRONG_NUMBERS),
+    ),
+)

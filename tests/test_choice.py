@@ -1,0 +1,178 @@
+"""choice.py: what the record of another m is good for. Records of the very product: test_records.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tilewright import Emulator, choice, device, model, records
+from tilewright.choice import NEIGHBOUR_TOLERANCE, choose
+from tilewright.config import Config
+from tilewright.kernels.hopper import HOPPER
+from tilewright.problem import packed
+from tilewright.records import Record
+
+H200 = device.preset("h200")
+N, K = 4096, 4096
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's file of this test; nothing is shipped."""
+    path = tmp_path / "records.jsonl"
+    monkeypatch.setenv("TILEWRIGHT_RECORDS", str(path))
+    monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "1")
+    monkeypatch.setattr(records, "shipped", lambda: records.Store(None))
+    records.clear()
+    yield path
+    records.clear()
+
+
+def untuned(m: int) -> Config:
+    """The model's choice."""
+    return model.best(packed(m, N, K), H200).config
+
+
+def record(m: int, config: Config, n: int = N, k: int = K, **changes: Any) -> Record:
+    problem = packed(m, n, k)
+    fields: dict[str, Any] = {
+        "key": records.key_of(problem, H200),
+        "family": "hopper",
+        "config": config,
+        "measured_us": 100.0,
+        "predicted_us": 100.0,
+        "spread": 0.01,
+        "rounds": 9,
+        "regime": "interleaved",
+        "digest": choice.kernel_digest(HOPPER, problem, config, H200),
+        "compiler": "nvrtc",
+        "driver": "13.0",
+        "date": "2026-12-01",
+    }
+    return Record(**(fields | changes))
+
+
+def second_best(m: int, n: int = N, k: int = K) -> Config:
+    """A config that the model puts within the tolerance of its choice, and that is another."""
+    best = model.best(packed(m, n, k), H200)
+    for each in model.ranked(packed(m, n, k), H200, 1 << 30):
+        if each.config != best.config:
+            assert each.prediction.total_us < best.prediction.total_us * (1 + NEIGHBOUR_TOLERANCE / 2)
+            return each.config
+    raise AssertionError("the family offers one config")
+
+
+def test_a_record_serves_other_rows_that_make_as_many_tiles_a_cta_and_no_others() -> None:
+    """B101: tuned at 2048 rows, called with 100 and 2047."""
+    tuned = record(2048, second_best(2048))
+    records.append(tuned)
+    near, far = choose(packed(2047, N, K), H200), choose(packed(100, N, K), H200)
+    assert (near.config, near.record) == (tuned.config, tuned)
+    assert near.why.startswith("from the record of m = 2048, in as many tiles a CTA: measured 100.0 us on NVIDIA H200")
+    assert "of its own choice's time here" in near.why
+    assert (far.config, far.record) == (untuned(100), None)
+    assert far.why.startswith("untuned: the model's choice")
+
+
+def test_a_record_of_the_very_rows_goes_before_any_other() -> None:
+    other, own = record(2048, second_best(2048)), record(2047, untuned(2047))
+    records.append(other)
+    records.append(own)
+    assert choose(packed(2047, N, K), H200).record == own
+
+
+def test_the_nearer_record_goes_first_and_of_two_equally_near_the_one_with_more_rows() -> None:
+    config = second_best(2048)
+    for m in (1980, 2040, 2048):
+        records.append(record(m, config))
+    found = [m for m, _ in records.neighbours(packed(2042, N, K), H200)]
+    assert found == [2040, 2048]
+    assert [m for m, _ in records.neighbours(packed(2047, N, K), H200)] == [2048, 2040]
+    assert [m for m, _ in records.neighbours(packed(1990, N, K), H200)] == [1980, 2040]
+    records.append(record(1024, config))
+    records.append(record(4096, config))
+    for m in (1980, 2040, 2048):
+        assert records.forget(record(m, config).key)
+    assert [m for m, _ in records.neighbours(packed(2048, N, K), H200)] == [4096, 1024]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        packed(2047, N + 8, K),
+        packed(2047, N, K + 8),
+        packed(2047, N, K, dtype="fp16"),
+        packed(2047, N, K, out_dtype="fp32"),
+        packed(2047, N, K, b_major="n"),
+        packed(2047, N, K, batch=(2,)),
+    ],
+    ids=str,
+)
+def test_a_record_of_another_product_is_no_neighbour(other: Any) -> None:
+    records.append(record(2048, second_best(2048)))
+    assert records.neighbours(other, H200) == []
+    assert records.neighbours(packed(2047, N, K), H200, 66) == []
+    assert records.neighbours(packed(2047, N, K), H200, reduction="invariant") == []
+    assert choose(other, H200).record is None
+
+
+def test_a_config_that_the_model_sees_clearly_behind_is_not_taken_for_other_rows() -> None:
+    slow = Config(tile_m=64, tile_n=8, consumers=1, stages=4)
+    records.append(record(2048, slow))
+    assert choose(packed(2048, N, K), H200).config == slow  # measured: the model is not asked
+    assert choose(packed(2047, N, K), H200).config == untuned(2047)
+
+
+@pytest.mark.parametrize("changes", [{"config": Config(stages=16), "digest": "none"}, {"family": "ampere"}], ids=str)
+def test_a_record_that_cannot_run_is_no_neighbour_and_the_one_on_the_other_side_is(changes: dict[str, Any]) -> None:
+    good = record(1990, second_best(2048))
+    records.append(good)
+    records.append(dataclasses.replace(record(2040, untuned(2048)), **changes))
+    assert [m for m, _ in records.neighbours(packed(2020, N, K), H200)] == [2040, 1990]
+    assert choose(packed(2020, N, K), H200).record == good
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    there=st.integers(1, 5000),
+    ratio=st.floats(0.5, 2.0),
+    n=st.sampled_from([8, 264, 4096]),
+    k=st.sampled_from([8, 64, 520]),
+    place=st.integers(0, 5),
+    num_sms=st.sampled_from([None, 1, 66]),
+)
+def test_what_is_chosen_between_records_is_legal_and_no_more_behind_the_models_than_is_told(
+    file: Path, there: int, ratio: float, n: int, k: int, place: int, num_sms: int | None
+) -> None:
+    """B100: a config that was measured for one shape never reaches one that it cannot run."""
+    file.unlink(missing_ok=True)
+    ranked = model.ranked(packed(there, n, k), H200, place + 1, num_sms)
+    key = records.key_of(packed(there, n, k), H200, num_sms)
+    records.append(dataclasses.replace(record(there, ranked[-1].config, n, k), key=key))
+    problem = packed(max(1, round(there * ratio)), n, k)
+    found = choose(problem, H200, num_sms)
+    assert found.config.violations(problem, H200) == ()
+    if problem.m != there:
+        best = model.best(problem, H200, num_sms).prediction.total_us
+        taken = model.predict(found.family, problem, found.config, H200, num_sms).total_us
+        assert taken <= best * (1 + NEIGHBOUR_TOLERANCE)
+
+
+def test_a_product_of_rows_between_records_is_right() -> None:
+    """B100, with 121 rows beside a record of 128 for 2001 beside 2048."""
+    m, n, k = 128, 96, 136
+    tuned = record(m, second_best(m, n, k), n, k, digest="none")
+    records.append(dataclasses.replace(tuned, key=tuned.key.replace("bf16", "fp16")))
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-3, 4, shape).astype(np.float16) for shape in ((121, k), (n, k)))
+    emulator = Emulator()
+    chosen = emulator.plan(a, b.T)
+    assert (chosen.config, chosen.record is not None) == (tuned.config, True)
+    assert np.array_equal(emulator.matmul(a, b.T), a.astype(np.float64) @ b.T.astype(np.float64))

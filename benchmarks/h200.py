@@ -139,7 +139,7 @@ def time_child(options: argparse.Namespace, log: Log) -> None:
     chosen = configs_of(options.configs, preset("h200")) if options.configs not in (None, "all") else []
     search = search_of(options)
     for m, n, k in shapes_of(options.shapes):
-        problem = packed(m, n, k, dtype=options.dtype, b_major=options.b_major)
+        problem = packed(m, n, k, dtype=options.dtype, b_major=options.b_major, padded=not options.contiguous)
         log.add({"kind": "time", "m": m, "n": n, "k": k, "status": "begun"})
         try:
             modes = options.modes.split(",")
@@ -231,7 +231,7 @@ def check_part(options: argparse.Namespace) -> list[Row]:
 def single_part(part: str, options: argparse.Namespace) -> list[Row]:
     """A part that needs the GPU for itself: one child."""
     words = ["--child", part, "--shapes", options.shapes, "--modes", options.modes, "--dtype", options.dtype]
-    words += ["--b-major", options.b_major]
+    words += ["--b-major", options.b_major, *(["--contiguous"] if options.contiguous else [])]
     words += [] if options.configs is None else ["--configs", options.configs]
     words += [] if options.rounds is None else ["--rounds", str(options.rounds)]
     words += ["--tuned", "--tune-s", str(options.tune_s)] if options.tuned else []
@@ -278,6 +278,7 @@ def build_part(options: argparse.Namespace) -> int:
     """Every cubin that the named parts load, or with none named all parts, into the folder; returns how many."""
     from tilewright.choice import choose
     from tilewright.jit.build import build_into
+    from tilewright.kernels import repack
     from tilewright.kernels.catalog import family
     from tilewright.kernels.render import render
 
@@ -286,8 +287,10 @@ def build_part(options: argparse.Namespace) -> int:
 
     def want(problem: Problem, config: Config) -> None:
         if not config.violations(problem, device):
-            source = render(family("hopper"), problem, config, device)
-            wanted.setdefault(source.digest("any"), source)
+            sources = [render(family("hopper"), problem, config, device)]
+            sources += [repack.source(problem, device)] if problem.repacked else []
+            for source in sources:
+                wanted.setdefault(source.digest("any"), source)
 
     parts = {part for part in PARTS if getattr(options, part)} or set(PARTS)
     want(packed(4096, 4096, 4096), choose(packed(4096, 4096, 4096), device).config)  # the facts' own
@@ -298,8 +301,8 @@ def build_part(options: argparse.Namespace) -> int:
     if parts & {"time", "host"}:
         for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
             for major in ("k", "n"):
-                problem = packed(*shape, dtype=options.dtype, b_major=major)
-                want(problem, choose(problem, device).config)
+                problem = packed(*shape, dtype=options.dtype, b_major=major, padded=not options.contiguous)
+                want(problem, choose(repack.repacked(problem, problem.repacked), device).config)
     for problem, config in narrow.kernels(device) if "narrow" in parts else ():
         want(problem, config)
     for source in repeats.sources(device) if "repeats" in parts else ():
@@ -413,6 +416,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--rounds", type=int, help="rounds of each timing (default: the mode's own)")
     options.add_argument("--dtype", default="bf16")
     options.add_argument("--b-major", default="k", choices=("k", "n"))
+    options.add_argument("--contiguous", action="store_true", help="time arrays without padding, as a model has them")
     options.add_argument("--tuned", action="store_true", help="time the best of cuBLASLt's own algorithms too")
     options.add_argument("--tune-s", type=float, default=20.0, help="seconds that looking for it takes a shape")
     options.add_argument("--tuned-from", type=Path, metavar="TIME.JSON", help="race the finalists of these rows only")

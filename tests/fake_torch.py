@@ -5,6 +5,7 @@ For machines without torch, and for counting: every access of a tensor is an ord
 
 from __future__ import annotations
 
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from fakes import gpu
 from tilewright.layout import row_major_strides
 
-_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "complex64")
+_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "uint8", "complex64")
 
 
 class DType:
@@ -95,7 +96,12 @@ def make_torch(streams: dict[int, int] | None = None) -> ModuleType:
         for tensor in tensors:
             tensor.version += 1
 
-    def empty(shape: tuple[int, ...], dtype: DType, device: str) -> Tensor:
+    def empty(shape: tuple[int, ...] | int, dtype: DType, device: str) -> Tensor:
+        if dtype.name == "uint8":
+            raw = np.full(shape + 512, 0xFF, np.uint8)
+            start = -raw.ctypes.data % 512  # as torch's caching allocator aligns
+            state.scratch.append(weakref.ref(raw))
+            return Tensor(raw[start : start + shape], module, *_parse(device))
         ours = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[dtype.name]
         return Tensor(gpu(shape, ours, fill=float("nan")).host, module, *_parse(device))
 
@@ -104,6 +110,7 @@ def make_torch(streams: dict[int, int] | None = None) -> ModuleType:
         return empty(shape, dtype, f"cuda:{state.current}")
 
     state.empty = empty
+    state.scratch = []  # references to what was allocated as bytes
     state._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda ordinal: raw.get(ordinal, 0),
         _cuda_getDevice=lambda: state.current,

@@ -127,6 +127,9 @@ class HostBackend:
     kernels: list[Kernel] = field(default_factory=list)
     homes: dict[int, int] = field(default_factory=dict)  # address -> ordinal, 0 when absent
     lock: threading.Lock = field(default_factory=threading.Lock)
+    scratch: dict[int, Any] = field(default_factory=dict)  # allocated and not freed, by address
+    reuses: bool = False  # whether what was freed last is given out next, as a pool does
+    spare: Any = None
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -158,12 +161,23 @@ class HostBackend:
         self.count("launch")
         self.launched.append((call.kernel.ordinal, stream))
         if self.computes:
-            _multiply(call)
+            (_repack if call.kernel.name.startswith("repack") else _multiply)(call)
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
         self.count("zero")
         for row in range(num_rows):
             ctypes.memset(address + row * pitch_bytes, 0, row_bytes)
+
+    def allocate(self, num_bytes: int, ordinal: int, stream: int) -> int:
+        self.count("allocate")
+        memory = self.spare if self.reuses and self.spare is not None else np.zeros(num_bytes + 256, np.uint8)
+        address = memory.ctypes.data + -memory.ctypes.data % 256
+        self.scratch[address] = memory
+        return address
+
+    def free(self, address: int, ordinal: int, stream: int) -> None:
+        self.count("free")
+        self.spare = self.scratch.pop(address)
 
     def clear(self) -> None:
         self.count("clear")
@@ -197,24 +211,44 @@ class FakeCompiler:
         )
 
 
+def _repack(call: Call) -> None:
+    """The copies that kernel repack would make, through its arguments alone: numbers as struct Matrices has them."""
+    for source, target, numbers in zip(*(call.arguments[start::3] for start in range(3)), strict=True):
+        row_bytes, _, *rest = numbers.values
+        dims = len(rest) // 4
+        extents, _, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
+        for place in np.ndindex(*extents[1:]):
+            from_, to = (
+                call.addresses[argument.operand] + sum(x * stride for x, stride in zip(place, strides[1:], strict=True))
+                for argument, strides in ((source, sources), (target, targets))
+            )
+            ctypes.memmove(to, from_, row_bytes)
+
+
 def _multiply(call: Call) -> None:
     """out = a x b as the kernel called hopper_<in>_<out>_<layout>_... would, through its arguments alone."""
-    _, in_name, out_name, layout, *_ = call.kernel.name.split("_")
+    _, in_name, out_name, layout, *words = call.kernel.name.split("_")
     in_type, out_type = dtypes.by_name(in_name), dtypes.by_name(out_name)
     maps = [x for x in call.arguments if isinstance(x, MapArgument)]
     ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
-    a, b = (_through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64) for x in maps[:2])
+    is_swapped = "swap" in words  # the kernel computes the transposed product, and its a is b
+    first, second, m, n = (1, 0, ints["n"], ints["m"]) if is_swapped else (0, 1, ints["m"], ints["n"])
+    a, b = (
+        _through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64)
+        for x in (maps[first], maps[second])
+    )
     a, b = (a if layout[1] == "n" else a.mT), (b.mT if layout[0] == "t" else b)
     batch = next((x.values for x in call.arguments if isinstance(x, IntsArgument)), (1,))
     dims = (len(batch) - 1) // 4
-    extents, a_moves, b_moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
+    extents, *moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
+    a_moves, b_moves = moves[first], moves[second]
     assert batch[0] == np.prod(extents, initial=1)
     for member in np.ndindex(*extents):
         at_a = tuple(reversed([x * move for x, move in zip(member, a_moves, strict=True)]))
         at_b = tuple(reversed([x * move for x, move in zip(member, b_moves, strict=True)]))
         offset = sum(x * stride for x, stride in zip(member, strides, strict=True)) * out_type.size
         address = call.addresses["out"] + offset
-        out = _memory(address, (ints["m"], ints["n"]), (ints["out_pitch"] * out_type.size,), out_type)
+        out = _memory(address, (m, n), (ints["out_pitch"] * out_type.size,), out_type)
         out[...] = (a[at_a] @ b[at_b]).astype(out_type.numpy)
 
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright
@@ -134,3 +135,49 @@ def test_a_warm_call_costs_less_than_sixty_dictionary_look_ups(operands, with_pl
 
     ratios = [seconds(call, *operands, repeats=500) / seconds(look_up, key, repeats=5000) for _ in range(15)]
     assert statistics.median(ratios) < 60
+
+
+@pytest.mark.parametrize("keeps_out", [True, False])
+def test_scratch_of_torch_tensors_is_torchs_and_held_until_the_last_launch(fake, keeps_out):
+    """B115, B121, B128: the caching allocator gives it to this stream alone, or to the graph that is being captured."""
+    alive = []
+
+    class Watching(HostBackend):
+        def launch(self, call, stream):
+            alive.append([held() is not None for held in fake.scratch])
+            super().launch(call, stream)
+
+    backend = Watching()
+    a, b, out = (Tensor(gpu(shape, seed=1).host, fake) for shape in ((15, 21), (21, 24), (15, 24)))
+    matmul = Dispatcher(lambda: backend).matmul
+    for _ in range(2):
+        alive.clear()
+        fake.scratch.clear()
+        found = matmul(a, b, out) if keeps_out else matmul(a, b)
+        assert np.array_equal(found.host, (a.host.astype(float) @ b.host.astype(float)).astype(out.host.dtype))
+        assert alive == [[True], [True]]
+        assert [held() for held in fake.scratch] == [None]
+    assert (backend.counts["allocate"], backend.counts["load"]) == (0, 2)
+
+
+def test_a_misaligned_tensor_leaves_the_way_of_aligned_ones_as_short_as_it_was(operands, fake):
+    matmul = Dispatcher(SilentBackend).matmul
+    flat = gpu((64 * 64 + 8,), seed=1).host
+    matmul(Tensor(flat[1:4097].reshape(64, 64), fake), *operands[1:])
+    matmul(*operands)
+    entered, built_in = python_calls_of(matmul, *operands)
+    assert entered == {"matmul": 1, "run": 1, "describe": 1}
+    assert built_in == {"dict.get": 3}
+
+
+def test_calls_of_several_steps_count_against_the_bound_on_packed_calls(fake, monkeypatch):
+    monkeypatch.setattr(sys.modules["tilewright.calls"], "MAX_CALLS", 4)
+    dispatcher = Dispatcher(HostBackend)
+    plan = dispatcher.plan(*(Tensor(gpu(shape).host, fake) for shape in ((15, 21), (21, 24), (15, 24))))
+    kept = []
+    for _ in range(9):
+        arrays = tuple(Tensor(gpu(shape).host, fake) for shape in ((15, 21), (21, 24), (15, 24)))
+        kept.append(arrays)
+        plan.run(*arrays)
+    (bound,) = plan._by_place.values()
+    assert len(bound.calls) < 4

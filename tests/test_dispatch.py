@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -81,42 +82,66 @@ def test_a_weight_narrowed_from_padded_rows_is_read_with_its_pitch(dispatcher: D
     assert equals(out, a, w.t())
 
 
-def test_a_base_off_by_one_element_is_refused_by_its_address_and_its_clone_works(dispatcher: Dispatcher):
+def test_an_address_is_looked_at_again_on_a_layout_that_was_served_before(dispatcher: Dispatcher, backend):
     # FlagGems#4471: strides were fine and the address was not looked at
-    a = gpu((64 * 64 + 8,), seed=1)[1 : 64 * 64 + 1].reshape(64, 64)
-    b, out = gpu((64, 64), seed=2).t(), gpu((64, 64))
-    with pytest.raises(LayoutError, match=r"2 past a multiple of 16 bytes.*pass a\.clone\(\)"):
+    flat, w, out = gpu((64 * 64 + 8,), seed=1), gpu((64, 64), seed=2).t(), gpu((64, 64))
+    aligned, odd = flat[:4096].reshape(64, 64), flat[1:4097].reshape(64, 64)
+    for a, b, launches in ((aligned, w, 1), (odd, w, 2), (aligned, odd.t(), 2), (odd, odd.t(), 2), (aligned, w, 1)):
+        backend.counts.clear()
         dispatcher.matmul(a, b, out)
-    dispatcher.matmul(a.clone(), b, out)
-    assert equals(out, a, b)
+        assert equals(out, a, b)
+        assert backend.counts["launch"] == launches
 
 
-def test_an_address_is_checked_again_on_a_layout_that_was_served_before(dispatcher: Dispatcher):
-    flat, b, out = gpu((64 * 64 + 8,), seed=1), gpu((64, 64), seed=2).t(), gpu((64, 64))
-    dispatcher.matmul(flat[:4096].reshape(64, 64), b, out)
-    with pytest.raises(LayoutError, match="a at address"):
-        dispatcher.matmul(flat[1:4097].reshape(64, 64), b, out)
-    with pytest.raises(LayoutError, match="b at address"):
-        dispatcher.matmul(flat[:4096].reshape(64, 64), flat[1:4097].reshape(64, 64).t(), out)
+def test_only_the_operand_that_tma_cannot_read_is_copied(dispatcher: Dispatcher):
+    def copied(a, b):
+        return dispatcher.plan(a, b, gpu((a.host.shape[0], b.host.shape[1]))).work.scratch
+
+    a, b = gpu((15, 20), seed=1), gpu((20, 24), seed=2)
+    assert [(piece.name, piece.num_bytes) for piece in copied(a, b)] == [("scratch_a", 15 * 128)]
+    assert copied(_padded(a, 24), b) == ()
+    assert [piece.name for piece in copied(_padded(a, 24), gpu((20, 10)))] == ["scratch_b"]
+    assert [piece.name for piece in copied(a, gpu((10, 20)).t())] == ["scratch_a", "scratch_b"]
 
 
-def test_an_m_contiguous_a_that_tma_cannot_read_is_refused_by_name(dispatcher: Dispatcher):
-    """B005: x.t() with an M that is no multiple of 8."""
-    x, w = gpu((64, 63), seed=1), gpu((64, 8), seed=2)
-    with pytest.raises(LayoutError, match=r"63 x 2 is 126; pass a\.contiguous\(\)"):
-        dispatcher.matmul(x.t(), w, gpu((63, 8)))
-    out = gpu((63, 8))
-    dispatcher.matmul(x.t().contiguous(), w, out)
-    assert equals(out, x.t(), w)
+def test_a_second_call_at_the_same_addresses_packs_nothing(dispatcher: Dispatcher, backend):
+    """The pool gives the same scratch again, as stream-ordered pools do."""
+    a, b, out = gpu((15, 21), seed=1), gpu((21, 24), seed=2), gpu((15, 24))
+    backend.reuses = True
+    for _ in range(3):
+        dispatcher.matmul(a, b, out)
+        assert equals(out, a, b)
+    assert (backend.counts["pack"], backend.counts["load"], backend.counts["launch"]) == (2, 2, 6)
+    assert (backend.counts["allocate"], backend.counts["free"]) == (3, 3)
 
 
-def test_broadcast_operands_and_a_broadcast_out_are_refused(dispatcher: Dispatcher):
+def test_scratch_is_given_back_when_a_launch_fails(dispatcher: Dispatcher, backend, monkeypatch):
+    monkeypatch.setattr(backend, "launch", lambda call, stream: (_ for _ in ()).throw(ValueError("no")))
+    with pytest.raises(ValueError, match="no"):
+        dispatcher.matmul(gpu((15, 21), seed=1), gpu((21, 24), seed=2), gpu((15, 24)))
+    assert not backend.scratch
+
+
+def test_both_steps_and_the_scratch_are_on_the_stream_of_the_arrays(dispatcher: Dispatcher, backend):
+    """B119, B121."""
+    seen = []
+    allocate, free = backend.allocate, backend.free
+    backend.allocate = lambda size, ordinal, stream: seen.append(stream) or allocate(size, ordinal, stream)
+    backend.free = lambda address, ordinal, stream: seen.append(stream) or free(address, ordinal, stream)
+    a, b, out = (GpuArray(x.host, stream=77) for x in (gpu((15, 21)), gpu((21, 24)), gpu((15, 24))))
+    dispatcher.matmul(a, b, out)
+    assert seen == [77, 77]
+    assert [stream for _, stream in backend.launched] == [77, 77]
+
+
+def test_broadcast_operands_are_served_and_a_broadcast_out_is_refused(dispatcher: Dispatcher):
     row, full = gpu((1, 64), seed=1), gpu((64, 64), seed=2)
-    wide = GpuArray(np.broadcast_to(row.host, (64, 64)))
-    with pytest.raises(LayoutError, match="stride of 0"):
-        dispatcher.matmul(wide, full, gpu((64, 64)))
-    with pytest.raises(LayoutError, match="stride of 0"):
-        dispatcher.matmul(full, wide.t(), gpu((64, 64)))
+    column = gpu((64, 1), seed=3)
+    for wide in (GpuArray(np.broadcast_to(row.host, (64, 64))), GpuArray(np.broadcast_to(column.host, (64, 64)))):
+        for a, b in ((wide, full), (full, wide), (full, wide.t()), (wide, wide)):
+            out = gpu((64, 64))
+            dispatcher.matmul(a, b, out)
+            assert equals(out, a, b)
     with pytest.raises(LayoutError, match="place of its own"):
         dispatcher.matmul(full, full, GpuArray(np.broadcast_to(gpu((1, 64)).host, (64, 64))))
 
@@ -213,53 +238,24 @@ def _padded(x: GpuArray, extent: int) -> GpuArray:
     return view
 
 
-def test_a_pitch_that_tma_cannot_read_is_refused_and_the_padding_it_names_works(dispatcher: Dispatcher):
-    a, b = gpu((15, 20), seed=1), gpu((20, 24), seed=2)
-    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements and pass the view of the first 20"):
-        dispatcher.matmul(a, b, gpu((15, 24)))
-    out = gpu((15, 24))
-    dispatcher.matmul(_padded(a, 24), b, out)
-    assert equals(out, a, b)
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(("m", "n", "k"), [(15, 24, 20), (16, 10, 20), (12, 8, 20), (1, 1, 1), (5, 7, 1), (1, 9, 511)])
+def test_rows_of_any_length_are_served_in_all_layouts(dispatcher: Dispatcher, batch, m: int, n: int, k: int):
+    """B005, B007, B022: K = 20, and M or N of no multiple of 8 where it is contiguous."""
+    for a_is_transposed, b_is_transposed, out_is_transposed in itertools.product((False, True), repeat=3):
+        a = gpu((*batch, k, m), seed=1).mT if a_is_transposed else gpu((*batch, m, k), seed=1)
+        b = gpu((*batch, n, k), seed=2).mT if b_is_transposed else gpu((*batch, k, n), seed=2)
+        out = gpu((*batch, n, m)).mT if out_is_transposed else gpu((*batch, m, n))
+        dispatcher.matmul(a, b, out)
+        assert equals(out, a, b)
 
 
-def test_the_same_holds_for_both_layouts_of_b(dispatcher: Dispatcher):
-    a, w, plain = gpu((16, 24), seed=1)[:, :20], gpu((10, 20), seed=2), gpu((20, 10), seed=3)
-    out = gpu((16, 10))
-    with pytest.raises(LayoutError, match="copy b into rows padded to 16 elements and pass the view of the first 10"):
-        dispatcher.matmul(a, plain, out)
-    dispatcher.matmul(a, _padded(plain, 16), out)
-    assert equals(out, a, plain)
-    words = r"copy b\.t\(\) into rows padded to 24 elements and pass the transpose of the view of the first 20"
-    with pytest.raises(LayoutError, match=words):
-        dispatcher.matmul(a, w.t(), out)
-    dispatcher.matmul(a, _padded(w, 24).t(), out)
-    assert equals(out, a, w.t())
-
-
-def test_where_a_packed_copy_would_be_refused_as_well_padded_rows_are_advised(dispatcher: Dispatcher):
-    # tilelang#2907: the size that a message suggested failed in turn
-    x, b = gpu((20, 12), seed=1), gpu((20, 8), seed=2)  # a = x.t(): packed rows of 20 are 40 bytes, of 12 are 24
-    with pytest.raises(
-        LayoutError, match=r"copy a\.t\(\) into rows padded to 16 elements and pass the transpose of the"
-    ):
-        dispatcher.matmul(x.t(), b, gpu((12, 8)))
-    out = gpu((12, 8))
-    dispatcher.matmul(_padded(x, 16).t(), b, out)
-    assert equals(out, x.t(), b)
-    out = gpu((16, 8))
-    odd = gpu((16 * 24 + 8,), seed=3)[1 : 16 * 24 + 1].reshape(16, 24)[:, :20]
-    with pytest.raises(LayoutError, match="copy a into rows padded to 24 elements"):
-        dispatcher.matmul(odd, b, out)
-    dispatcher.matmul(_padded(odd, 24), b, out)
-    assert equals(out, odd, b)
-
-
-def test_a_broadcast_operand_works_as_the_advised_copy(dispatcher: Dispatcher):
-    wide, b, out = GpuArray(np.broadcast_to(gpu((1, 64), seed=1).host, (8, 64))), gpu((64, 8), seed=2), gpu((8, 8))
-    with pytest.raises(LayoutError, match=r"pass a\.contiguous\(\)"):
-        dispatcher.matmul(wide, b, out)
-    dispatcher.matmul(wide.contiguous(), b, out)
-    assert equals(out, wide, b)
+def test_overlapping_rows_are_served(dispatcher: Dispatcher):
+    """Sliding windows: torch's unfold, NumPy's sliding_window_view."""
+    windows = GpuArray(np.lib.stride_tricks.sliding_window_view(gpu((80,), seed=1).host, 64))
+    b, out = gpu((64, 8), seed=2), gpu((17, 8))
+    dispatcher.matmul(windows, b, out)
+    assert equals(out, windows, b)
 
 
 def test_an_out_inside_of_a_works_with_the_advised_clone(dispatcher: Dispatcher):

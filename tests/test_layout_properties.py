@@ -223,16 +223,10 @@ def test_strides_of_a_batch_without_a_k_mean_nothing() -> None:
                                                        view((2, 2, 2, 2, 64, 8), (8192, 1 << 15, 1 << 20, 1 << 18, 8,
                                                                                   1)))),
         (LayoutError, "flip", (view((3, 8, 64), (-512, 64, 1)), view((3, 64, 8)))),
-        (LayoutError, "multiples of 16 bytes apart", (view((3, 8, 64), (513, 64, 1)), view((3, 64, 8)))),
         (LayoutError, r"2\^40", (view((3, 8, 64), (1 << 39, 64, 1)), view((3, 64, 8)))),
         (LayoutError, "place of its own", (view((3, 8, 64)), view((3, 64, 8)), view((3, 8, 8), (0, 8, 1)))),
         (LayoutError, "place of its own", (view((3, 8, 64)), view((3, 64, 8)), view((3, 8, 8), (32, 8, 1)))),
         (LayoutError, "rows of out are contiguous", (view((2, 8, 64)), view((2, 64, 8)), view((2, 8, 8), (1, 16, 2)))),
-        (LayoutError, r"pass a\.mT\.contiguous\(\)\.mT \(NumPy and CuPy: a\.swapaxes\(-1, -2\)\.copy\(\)",
-         (view((3, 8, 20)), view((3, 20, 8)))),
-        (LayoutError, "copy a into rows padded to 24", (view((3, 5, 20)), view((3, 20, 8)))),
-        (LayoutError, r"copy b\.mT into rows padded to 24",
-         (view((3, 8, 20), (192, 24, 1)), view((3, 20, 5), (100, 1, 20)))),
     ],
 )  # fmt: skip
 def test_what_no_map_reaches_is_refused_by_name(kind: Any, words: str, arrays: tuple[View, ...]) -> None:

@@ -43,18 +43,54 @@ def test_out_in_the_other_16_bit_type_is_refused() -> None:
         packed(8, 8, 8, dtype="bf16", out_dtype="fp16")
 
 
-@pytest.mark.parametrize(("k", "suggested"), [(100, 104), (511, 512), (1, 8), (20, 24)])
-def test_a_pitch_refusal_suggests_a_pitch_that_works(k: int, suggested: int) -> None:
-    """B022: a message's suggestion, tried."""
-    with pytest.raises(LayoutError) as refusal:
-        checked(dataclasses.replace(packed(64, 64, k), a_pitch=k))
-    assert f"padded to {suggested} elements" in str(refusal.value)
-    assert checked(dataclasses.replace(packed(64, 64, k), a_pitch=suggested)).a_pitch == suggested
+@pytest.mark.parametrize(
+    ("changes", "unreadable"),
+    [
+        ({}, ()),
+        ({"a_pitch": 65}, ("a",)),
+        ({"b_pitch": 68}, ("b",)),
+        ({"a_pitch": 32, "b_pitch": 0}, ("a", "b")),
+        ({"m": 1, "a_pitch": 65}, ()),  # a single row has no pitch
+        ({"k": 0, "a_pitch": 65}, ()),  # nothing is read
+        ({"a_align_bytes": 2}, ()),
+    ],
+)
+def test_rows_that_are_no_multiple_of_16_bytes_apart_are_marked_for_a_copy(
+    changes: dict[str, int], unreadable: tuple[str, ...]
+) -> None:
+    assert checked(dataclasses.replace(packed(64, 64, 64), **changes)).unreadable == unreadable
 
 
-def test_a_pitch_shorter_than_the_row_is_refused() -> None:
-    with pytest.raises(LayoutError, match="must not overlap"):
-        checked(dataclasses.replace(packed(64, 64, 128), b_pitch=64))
+def test_a_base_that_is_expected_off_16_bytes_is_marked_for_a_copy() -> None:
+    problem = dataclasses.replace(packed(64, 64, 64), a_align_bytes=8, b_pitch=65)
+    assert (problem.repacked, problem.unreadable) == (("a", "b"), ("b",))
+    assert problem.row_major.repacked == ("a", "b")
+    column_major = dataclasses.replace(packed(64, 64, 64, out_major="m"), a_align_bytes=8)
+    assert column_major.row_major.repacked == ("b",)
+
+
+@pytest.mark.parametrize("name", ["a_batch", "b_batch"])
+def test_matrices_that_are_no_multiple_of_16_bytes_apart_are_marked_for_a_copy(name: str) -> None:
+    problem = dataclasses.replace(packed(64, 64, 64, batch=(3,)), **{name: (4097,)})
+    assert checked(problem).unreadable == (name[0],)
+
+
+@pytest.mark.parametrize("changes", [{"a_pitch": -64}, {"b_pitch": -1}, {"a_batch": (-4096,)}])
+def test_strides_that_run_backwards_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(LayoutError, match="flip"):
+        checked(dataclasses.replace(packed(64, 64, 64, batch=(3,)), **changes))  # type: ignore[arg-type]
+
+
+def test_contiguous_matrices_have_no_padding_when_none_is_asked_for() -> None:
+    problem = packed(3, 5, 9, b_major="n", batch=(2,), padded=False)
+    assert (problem.a_pitch, problem.b_pitch, problem.a_batch, problem.b_batch) == (9, 5, (27,), (45,))
+    assert problem.unreadable == ("a", "b")
+
+
+def test_rows_that_are_all_the_same_occupy_the_memory_of_one() -> None:
+    problem = dataclasses.replace(packed(64, 64, 64), a_pitch=0)
+    assert problem.footprints["a"] == (1, 128, 128, ())
+    assert problem.extent_bytes["a"] == 128
 
 
 def test_rows_of_out_may_not_overlap() -> None:
@@ -155,6 +191,7 @@ def test_every_field_is_part_of_equality() -> None:
         "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
         "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n",
         "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2, "a_major": "m", "out_major": "m",
+        "a_align_bytes": 2, "b_align_bytes": 2,
     }  # fmt: skip
     strides = {"batch": (3,), "a_batch": (8,), "b_batch": (8,), "out_batch": (8,)}
     assert other.keys() | strides.keys() == {field.name for field in dataclasses.fields(Problem)}

@@ -1,8 +1,9 @@
 """The warm path: from arrays to a packed call by two look-ups, and what is kept so that two are enough.
 
 A Runner maps the metadata of arrays to a BoundPlan, a kernel on one device; the BoundPlan maps their addresses to a
-packed call. A hit of both proves that this very call was checked before. Knows nothing of configs or kernels, nor of
-what a backend's handles are.
+packed call. A hit of both proves that this very call was checked before. A product of several launches with scratch
+between them takes a longer way, behind the second look-up's miss. Knows nothing of configs or kernels, nor of what a
+backend's handles are.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tilewright.arrays.base import UNKNOWN_ORDINAL, Adapter
 from tilewright.arrays.registry import BY_TYPE, common_adapter
-from tilewright.backends.base import Argument, Backend, HostBackend, Launch
+from tilewright.backends.base import Backend, HostBackend
+from tilewright.backends.steps import Work
 from tilewright.errors import UnsupportedError
-from tilewright.jit.source import Binary
-from tilewright.layout import check_addresses, check_out_address, operands, row_major_strides
+from tilewright.layout import check_addresses, check_out_address, operands, repacked, row_major_strides
 from tilewright.problem import Problem
 from tilewright.tensor import Location, View
 
@@ -74,10 +75,19 @@ class Ledger:
             runner.renew_lock()
 
 
+class _Loaded(NamedTuple):
+    """What a product comes down to, and the kernel of each step."""
+
+    work: Work
+    kernels: tuple[Any, ...]
+
+
 class BoundPlan:
     """One plan on one device, for an out of one shape.
 
-    `launch(call, stream)` enqueues what call_for() returned; after a hit of `calls` nothing else is needed.
+    `launch(call, stream)` enqueues what call_for() returned; after a hit of `calls` nothing else is needed. What is not
+    there, enqueue() serves: calls that are met for the first time, and those of several steps, which never are.
+    `work(operands)` is what the product comes down to when these of a and b are copied first.
     """
 
     def __init__(
@@ -86,9 +96,7 @@ class BoundPlan:
         out_shape: tuple[int, ...],
         ordinal: int,
         backend: Callable[[], Backend],
-        binary: Callable[[], Binary],
-        shape: Launch,
-        arguments: tuple[Argument, ...],
+        work: Callable[[tuple[str, ...]], Work],
         ledger: Ledger,
     ) -> None:
         self.problem = problem
@@ -96,41 +104,90 @@ class BoundPlan:
         self.out_strides = row_major_strides(out_shape)
         self.out_dtype = problem.out_dtype
         self.ordinal = ordinal
+        # (a, b, out) -> one packed call; (a, b, out, scratch) -> one for each step
         self.calls: dict[Addresses, Any] = {}
         self.launch: Callable[[Any, int], None] = self._launch_unloaded
         self.lock = threading.Lock()
         self._backend = backend
-        self._binary = binary
-        self._shape = shape
-        self._arguments = arguments
-        self._kernel: Any = None
+        self._work = work
+        self._loaded: dict[tuple[str, ...], _Loaded] = {}
         self._ledger = ledger
         ledger.add(self)
 
+    def enqueue(self, addresses: Addresses, adapter: Adapter, stream: int) -> None:
+        """Enqueue the product at addresses that `calls` does not have, with scratch from the adapter's allocator.
+
+        Raises: what call_for() raises, and what the allocator raises.
+        Cost: that of call_for(), once. Of several steps each time an allocation and a launch more, about 6 us.
+        """
+        copied = self._copied(addresses)
+        if not copied:
+            self.launch(self.call_for(addresses), stream)
+            return
+        if (loaded := self._loaded.get(copied)) is None:
+            check_addresses(self.problem, *addresses)  # before anything is compiled
+            loaded = self._load(copied)
+        num_bytes = loaded.work.scratch_bytes
+        held = adapter.scratch(num_bytes, self.ordinal)
+        if held is not None:  # and is held until the last step is enqueued: then the stream's order protects it
+            self._enqueue_steps(loaded, addresses, held[1], stream)
+            return
+        backend = self._backend()
+        base = backend.allocate(num_bytes, self.ordinal, stream)
+        try:
+            self._enqueue_steps(loaded, addresses, base, stream)
+        finally:
+            backend.free(base, self.ordinal, stream)
+
     def call_for(self, addresses: Addresses) -> Any:
-        """The packed call for these addresses of a, b and out, checked and remembered.
+        """The packed call for these addresses of a, b and out, checked and remembered. Of a product that is one step.
 
         Raises: LayoutError: addresses that the kernel cannot serve. CompileError, DriverError: on the first use.
         Cost: the first one compiles or reads the cache and loads the kernel; each further one packs, about 10 us.
         """
-        a, b, out = addresses
-        check_addresses(self.problem, a, b, out)
-        backend = self._backend()
-        kernel = self._loaded(backend)
-        call = backend.pack(kernel, self._shape, self._arguments, {"a": a, "b": b, "out": out})
-        self._ledger.count_call()
-        self.calls[addresses] = call
+        check_addresses(self.problem, *addresses)
+        loaded = self._loaded.get(()) or self._load(())
+        (call,) = self._pack(loaded, addresses, 0)
+        self._remember(addresses, call)
         return call
 
-    def _loaded(self, backend: Backend) -> Any:
-        kernel = self._kernel
-        if kernel is None:
-            with self.lock:  # one thread compiles, the others of this plan wait for it
-                if self._kernel is None:
-                    self._kernel = backend.load(self._binary(), self.ordinal, self._shape)
-                    self.launch = backend.launch
-                kernel = self._kernel
-        return kernel
+    def _copied(self, addresses: Addresses) -> tuple[str, ...]:
+        """Which of a and b are copied first."""
+        return repacked(self.problem, addresses[0], addresses[1])
+
+    def _enqueue_steps(self, loaded: _Loaded, addresses: Addresses, base: int, stream: int) -> None:
+        """The steps of a product with scratch at `base`."""
+        key = (*addresses, base)
+        calls = self.calls.get(key)
+        if calls is None:
+            check_addresses(self.problem, *addresses)
+            calls = self._pack(loaded, addresses, base)
+            self._remember(key, calls)
+        for call in calls:
+            self.launch(call, stream)
+
+    def _pack(self, loaded: _Loaded, addresses: Addresses, base: int) -> tuple[Any, ...]:
+        a, b, out = addresses
+        named = {"a": a, "b": b, "out": out, **loaded.work.scratch_addresses(base)}
+        backend = self._backend()
+        return tuple(
+            backend.pack(kernel, step.launch, step.arguments, named)
+            for kernel, step in zip(loaded.kernels, loaded.work.steps, strict=True)
+        )
+
+    def _remember(self, key: Addresses, packed: Any) -> None:
+        self._ledger.count_call()
+        self.calls[key] = packed
+
+    def _load(self, copied: tuple[str, ...]) -> _Loaded:
+        with self.lock:  # one thread compiles, the others of this plan wait for it
+            found = self._loaded.get(copied)
+            if found is None:
+                backend, work = self._backend(), self._work(copied)
+                kernels = tuple(backend.load(step.binary(), self.ordinal, step.launch) for step in work.steps)
+                found = self._loaded[copied] = _Loaded(work, kernels)
+                self.launch = backend.launch
+        return found
 
     def _launch_unloaded(self, call: Any, stream: int) -> None:
         """What `launch` is until the backend is there."""
@@ -139,13 +196,17 @@ class BoundPlan:
     def drop_handles(self) -> None:
         """Forget the kernel and the calls, which the backend is about to drop; the next call loads again."""
         with self.lock:
-            self._kernel = None
+            self._loaded.clear()
             self.calls.clear()
             self.launch = self._launch_unloaded
 
 
 class EmptyPlan(BoundPlan):
     """A product without multiplications: no element to write, or zeros because k is 0. Loads and launches no kernel."""
+
+    def _copied(self, addresses: Addresses) -> tuple[str, ...]:
+        """None: nothing is read."""
+        return ()
 
     def call_for(self, addresses: Addresses) -> Any:
         """The memory to fill with zeros.
@@ -202,9 +263,12 @@ class Runner(ABC):
         else:
             written = adapter.written
         call = bound.calls.get(addresses)
+        if stream is None:
+            stream = adapter.stream(bound.ordinal)
         if call is None:
-            call = bound.call_for(addresses)
-        bound.launch(call, adapter.stream(bound.ordinal) if stream is None else stream)
+            bound.enqueue(addresses, adapter, stream)
+        else:
+            bound.launch(call, stream)
         if written is not None:
             written((out,))
         return out

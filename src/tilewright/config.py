@@ -447,13 +447,14 @@ class Config:
         """Registers of a consumer beside its accumulators: addresses, descriptors, the tile, the way out.
 
         Source: with these none of 640 random legal configs spilled or had its wgmmas serialised, half of them near the
-        limit (NVRTC 13.5, 2026-11-30). With less: 8 of 8 spilled through TMA at 24, 2 of 11 with fp32 out at 31, and 43
-        of 63 at 24 to 40 where out is stored element by element. Batches of one dimension need no more, since a
-        consumer finds its matrix when it stores; of several 2 of 65 spilled at 31.
+        limit (NVRTC 13.5, 2026-11-30). With less: 8 of 8 spilled through TMA at 24, and 2 of 11 with fp32 out at 31.
+        Batches of one dimension need no more, since a consumer finds its matrix when it stores; of several 2 of 65
+        spilled at 31. Where out is stored without TMA, none of 75 with 31 to 44 spilled, whatever out's type and the
+        batch, and 15 of 15 at 24; stored element by element, as a transposed one is, 43 of 63 did at 24 to 40.
         """
         batch = 4 if len(problem.batch) > 1 else 0
         if not problem.out_through_tma:
-            return 44 + batch
+            return 31 if problem.out_major == "n" else 44 + batch
         return (32 if problem.out_dtype.size == 4 else 28) + batch
 
     def replace(self, **changes: Any) -> Config:
@@ -488,7 +489,7 @@ class Config:
 
 
 def store_columns(problem: Problem, tile_n: int) -> int:
-    """Columns of one store slot of a tile `tile_n` wide: without TMA 128 bytes of them, else the widest TMA box.
+    """Columns of one store slot of a tile `tile_n` wide: the widest TMA box, of which out need not be stored by TMA.
 
     Boxes are equal, so they divide the tile. A row of a slot is 32, 64 or 128 bytes under the swizzle of that width, or
     an odd multiple of 16 bytes without one: both keep rows below each other in different banks. Whole blocks of the 8
@@ -499,8 +500,6 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     size = problem.out_dtype.size
     if problem.out_major == "m":  # stored transposed: rows of a slot are columns of the tile, of 16 values each
         return max(wide for wide in range(8, min(tile_n, TRANSPOSED_COLUMNS) + 1, 8) if tile_n % wide == 0)
-    if not problem.out_through_tma:
-        return SWIZZLE_BYTES // size
     row_bytes = tile_n * size
     boxes = [wide for wide in range(8 * size, row_bytes + 1, 8 * size) if row_bytes % wide == 0]
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size

@@ -85,7 +85,7 @@ class Dispatcher:
         use_records: bool = True,
         reduction: Reduction = FAST,
     ) -> Any:
-        """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device, in one launch.
+        """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
@@ -94,7 +94,8 @@ class Dispatcher:
         has its own order of summation. Either gives the same bits in every run.
         Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
         vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
-        contiguous. Matrices of a and b and their rows start at multiples of 16 bytes.
+        contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or are broadcast, that
+        operand is copied first, into scratch of the arrays' library; else it is one launch.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.

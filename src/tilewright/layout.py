@@ -17,8 +17,8 @@ from tilewright.problem import (
     Problem,
     batch_refusal,
     checked,
-    padded_copy,
     pitch_refusal,
+    stride_refusal,
 )
 from tilewright.tensor import Rows, View, overlap
 
@@ -52,13 +52,14 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
     if given.is_empty:  # no element of a or b is read: their strides mean nothing
         held = simplified(given.with_a_like_out(), _is_written).without_inputs()
     else:
-        held = simplified(given, lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype))
+        copied = _copied(given, a.dtype)  # a fold must not cost a copy that is not needed without it
+        held = simplified(given, lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype, copied))
     a_major, a_pitch = _a_layout(a, held)
     b_major, b_pitch = _b_layout(b, held)
     out_major, out_pitch = _out_layout(out, held)
     for name, view, strides in (("a", a, held.a_batch), ("b", b, held.b_batch)):
         for stride in strides:
-            if rule := batch_refusal(stride, a.dtype):
+            if rule := stride_refusal("batch", stride, a.dtype):
                 raise _refusal(name, view, rule)
     return checked(
         Problem(
@@ -73,6 +74,8 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
             a_pitch=a_pitch,
             b_pitch=b_pitch,
             out_pitch=out_pitch,
+            a_align_bytes=alignment_of(a.address),
+            b_align_bytes=alignment_of(b.address),
             out_align_bytes=out_align,
             batch=held.batch,
             a_batch=held.a_batch,
@@ -152,11 +155,10 @@ def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
     _check_has_memory("b", b)
     check_out_address(problem, out)
     for name, address in (("a", a), ("b", b)):
-        if address % TMA_ALIGNMENT_BYTES:
+        if address % problem.dtype.size:
             raise LayoutError(
-                asked=f"{name} at address {address:#x}, which is {address % TMA_ALIGNMENT_BYTES} past a multiple of "
-                f"{TMA_ALIGNMENT_BYTES} bytes",
-                rule=f"TMA reads from multiples of {TMA_ALIGNMENT_BYTES} bytes",
+                asked=f"{name} at address {address:#x}",
+                rule=f"elements of {problem.dtype} lie at multiples of {problem.dtype.size} bytes",
                 works=_clone_that_works(name, problem),
             )
     for name, memory in (("a", rows[0]), ("b", rows[1])):
@@ -166,6 +168,14 @@ def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
                 rule=f"{name} is still read while out is written",
                 works=f"{_clone_that_works(name, problem)}, or pass an out of its own",
             )
+
+
+def repacked(problem: Problem, a: int, b: int) -> tuple[str, ...]:
+    """Which of "a" and "b" have to be copied before TMA can read them at these addresses. () for most products."""
+    if not (problem.unreadable or (a | b) % TMA_ALIGNMENT_BYTES):
+        return ()
+    named = (("a", a), ("b", b))
+    return tuple(name for name, address in named if name in problem.unreadable or address % TMA_ALIGNMENT_BYTES)
 
 
 def check_out_address(problem: Problem, out: int) -> None:
@@ -220,25 +230,49 @@ def _readable(
     majors: tuple[str, str], extents: tuple[int, int], strides: tuple[int, int], dtype: DType
 ) -> tuple[str, int, str]:
     """(major, pitch, "") of an input matrix, or ("", 0, the rule that it breaks). Where both dimensions would do, the
-    first whose pitch TMA can read. `majors` names the dimensions."""
+    first whose pitch TMA can read, or else the first. `majors` names the dimensions."""
     rule = f"{majors[0]} or {majors[1]} is contiguous in it: neighbours lie side by side in memory"
+    found = []
     for index in (0, 1):
         other = 1 - index
         if extents[index] != 1 and strides[index] != 1:
             continue
         pitch = fitting_pitch(extents[index], dtype) if extents[other] == 1 else strides[other]
-        rule = _pitch_refusal(extents[index], pitch, dtype)
+        rule = stride_refusal("row", pitch, dtype)
         if not rule:
-            return majors[index], pitch, ""
-    return "", 0, rule
+            found.append((pitch_refusal(extents[index], pitch, dtype) != "", index, majors[index], pitch))
+    if not found:
+        return "", 0, rule
+    _, _, major, pitch = min(found)
+    return major, pitch, ""
 
 
-def _is_read(held: Matrices, dtype: DType) -> bool:
-    """Whether TMA can read the matrices of a and b."""
-    return not (
-        _readable(("k", "m"), (held.k, held.m), held.a[::-1], dtype)[2]
-        or _readable(("k", "n"), (held.k, held.n), held.b, dtype)[2]
-    )
+def _matrices(held: Matrices) -> tuple[tuple[str, tuple[str, str], tuple[int, int], tuple[int, int]], ...]:
+    """(name, names of dimensions, extents, strides) of a and b as _readable() takes them."""
+    return ("a", ("k", "m"), (held.k, held.m), held.a[::-1]), ("b", ("k", "n"), (held.k, held.n), held.b)
+
+
+def _copied(held: Matrices, dtype: DType) -> frozenset[str]:
+    """Which of a and b are copied before TMA reads them, for their strides; a layout that nothing reads among them."""
+    found = set()
+    for name, majors, extents, strides in _matrices(held):
+        major, pitch, rule = _readable(majors, extents, strides, dtype)
+        index = majors.index(major) if major else 0
+        has_pitch = extents[1 - index] != 1
+        batch = held.a_batch if name == "a" else held.b_batch
+        if (
+            rule
+            or (has_pitch and pitch_refusal(extents[index], pitch, dtype))
+            or any(batch_refusal(stride, dtype) for stride in batch)
+        ):
+            found.add(name)
+    return frozenset(found)
+
+
+def _is_read(held: Matrices, dtype: DType, copied: frozenset[str]) -> bool:
+    """Whether the matrices of a and b can be read, and no other of them than `copied` needs a copy for it."""
+    readable = (not _readable(majors, extents, strides, dtype)[2] for _, majors, extents, strides in _matrices(held))
+    return all(readable) and _copied(held, dtype) <= copied
 
 
 def _is_written(held: Matrices) -> bool:
@@ -249,7 +283,7 @@ def _is_written(held: Matrices) -> bool:
 def _a_layout(a: View, held: Matrices) -> tuple[AMajor, int]:
     if held.is_empty:
         return "k", fitting_pitch(held.k, a.dtype)
-    major, pitch, rule = _readable(("k", "m"), (held.k, held.m), held.a[::-1], a.dtype)
+    major, pitch, rule = _readable(*_matrices(held)[0][1:], a.dtype)
     if rule:
         raise _refusal("a", a, rule)
     return "m" if major == "m" else "k", pitch
@@ -258,7 +292,7 @@ def _a_layout(a: View, held: Matrices) -> tuple[AMajor, int]:
 def _b_layout(b: View, held: Matrices) -> tuple[Major, int]:
     if held.is_empty:
         return "k", fitting_pitch(held.k, b.dtype)
-    major, pitch, rule = _readable(("k", "n"), (held.k, held.n), held.b, b.dtype)
+    major, pitch, rule = _readable(*_matrices(held)[1][1:], b.dtype)
     if rule:
         raise _refusal("b", b, rule)
     return "n" if major == "n" else "k", pitch
@@ -291,53 +325,18 @@ def _out_layout(out: View | None, held: Matrices) -> tuple[OutMajor, int]:
     return "n" if major == "n" else "m", pitch
 
 
-def _pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
-    """The rule that a row stride breaks; empty where TMA can read such rows."""
-    if pitch <= 0:
-        return "a stride of 0 (broadcast, expand) or below (flip) cannot be a row pitch of TMA"
-    return pitch_refusal(row_extent, pitch, dtype)
-
-
 # -- what would work ---------------------------------------------------------------------------------------------------
 
 
 def _refusal(name: str, view: View, rule: str) -> LayoutError:
-    """The refusal of an operand's strides, with the first copy of it that is served: packed if that will do."""
-    is_batch = len(view.shape) > 2
-    rows, columns = view.shape[-2:] if len(view.shape) > 1 else (1, view.shape[0])
-    transposed = f"{name}.mT" if is_batch else f"{name}.t()"
-    if _serves(rows, columns, view.dtype, is_batch):
-        works = f"pass {name}.contiguous() (NumPy and CuPy: {name}.copy())"
-    elif _serves(columns, rows, view.dtype, is_batch):
-        in_numpy = "swapaxes(-1, -2)" if is_batch else "T"
-        works = (
-            f"pass {transposed}.contiguous(){transposed.removeprefix(name)} "
-            f"(NumPy and CuPy: {name}.{in_numpy}.copy().{in_numpy})"
-        )
-    elif len(view.shape) > 1 and view.strides[-2] == 1:
-        works = padded_copy(transposed, rows, view.dtype)
-    else:
-        works = padded_copy(name, columns, view.dtype)
-    return LayoutError(asked=f"{name} {view}", rule=rule, works=works)
+    """The refusal of an operand's strides, with the copy of it that is served: a packed one always is."""
+    return LayoutError(
+        asked=f"{name} {view}", rule=rule, works=f"pass {name}.contiguous() (NumPy and CuPy: {name}.copy())"
+    )
 
 
 def _clone_that_works(name: str, problem: Problem) -> str:
-    """A copy of an operand whose strides are served, in memory of its own."""
-    rows, columns = problem.rows_of(name)
+    """A copy of an operand in memory of its own."""
     is_transposed = getattr(problem, f"{name}_major") == {"a": "m", "b": "k"}[name]
-    is_batch = bool(problem.batch)
-    operand = (f"{name}.mT" if is_batch else f"{name}.t()") if is_transposed else name
-    if _serves(rows, columns, problem.dtype, is_batch):
-        order = "order='K'" if is_transposed else ""  # as torch's clone: the strides' order stays
-        return f"pass {name}.clone() (NumPy and CuPy: {name}.copy({order}))"
-    return padded_copy(operand, columns, problem.dtype)
-
-
-def _serves(rows: int, columns: int, dtype: DType, is_batch: bool) -> bool:
-    """Whether a packed copy of a matrix, `rows` times `columns` contiguous elements, is served as it is.
-
-    A single row or column has no pitch, but those of a batch lie as far apart as they are long.
-    """
-    if not is_batch and 1 in (rows, columns):
-        return True
-    return not pitch_refusal(columns, columns, dtype)
+    order = "order='K'" if is_transposed else ""  # as torch's clone: the strides' order stays
+    return f"pass {name}.clone() (NumPy and CuPy: {name}.copy({order}))"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tilewright.config import MAX_TILES, STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
+from tilewright.kernels import repack
 from tilewright.kernels.catalog import PRODUCTION
 from tilewright.kernels.family import Family
 from tilewright.order import Reduction, order_for
@@ -181,6 +182,15 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
         clock_ghz=clock_ghz,
         power_w=work.power_w(total_us, clock_ghz),
     )
+
+
+def repack_us(problem: Problem, operands: repack.Operands, device: Device) -> float:
+    """Microseconds of the copy of these operands before the product: a launch, and its bytes through DRAM.
+
+    A judgement, not a fit: what is written may stay in the L2 and be read there, and what is read may be there already.
+    Worked example: 4095^3 bf16 with odd rows, both operands: 4 x 33.5 MB at the h200's 4665 GB/s are 28.8 us.
+    """
+    return device.launch_us + sum(repack.moved_bytes(problem, operands)) / device.dram_gbps / 1e3
 
 
 def floor_us(problem: Problem, device: Device) -> float:

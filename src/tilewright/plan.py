@@ -14,7 +14,8 @@ from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
-from tilewright.backends.base import Backend, HostBackend, Launch
+from tilewright.backends.base import Argument, Backend, HostBackend, Launch
+from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
@@ -23,8 +24,8 @@ from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
-from tilewright.kernels import catalog
-from tilewright.kernels.family import Family, with_inputs_exchanged
+from tilewright.kernels import catalog, repack
+from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
 from tilewright.model import Prediction
@@ -56,6 +57,28 @@ def host_backend() -> HostBackend:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Copies:
+    """The copy of operands that TMA cannot read where they lie, before the product.
+
+    Units: bytes; `scratch_bytes` is what is allocated for it, `predicted_us` in microseconds.
+    """
+
+    operands: tuple[str, ...]
+    launch: Launch
+    read_bytes: int
+    written_bytes: int
+    scratch_bytes: int
+    predicted_us: float
+
+    def __str__(self) -> str:
+        return (
+            f"repack {' and '.join(self.operands)}, which TMA cannot read there: {self.launch.grid} CTAs of "
+            f"{self.launch.block} threads, {self.read_bytes / 1e6:.1f} MB read, {self.written_bytes / 1e6:.1f} MB "
+            f"written to {self.scratch_bytes / 1e6:.1f} MB of scratch, {self.predicted_us:.1f} us"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Why a product runs as it does. str() gives it as lines.
 
@@ -63,6 +86,8 @@ class Explanation:
     in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches. `record` is the
     measurement that the config comes from, None where the model or the caller chose. `price` is what an invariant
     order of summation costs: the time predicted here over that of the choice without it; 1 where that is the same.
+    `copies` is what runs before the product, and in the prediction, where an operand's rows or address are no multiples
+    of 16 bytes.
     """
 
     problem: Problem
@@ -82,6 +107,7 @@ class Explanation:
     reduction: Reduction = "fast"
     fast: Config | None = None
     price: float = 1.0
+    copies: Copies | None = None
 
     @property
     def grid(self) -> int:
@@ -104,6 +130,7 @@ class Explanation:
         return "\n".join(
             (
                 f"problem    {self.problem} on {self.device}",
+                *(() if self.copies is None else (f"first      {self.copies}",)),
                 f"kernel     {self.kernel}, config {self.config}",
                 f"why        {self.why}",
                 *self._reduction_lines(),
@@ -158,17 +185,17 @@ class Plan(Runner):
         self.reduction = reduction
         self._ledger = ledger
         ledger.add_runner(self)
-        self._kernel_problem = _kernel_problem(problem)
+        self._kernel_problem = _kernel_problem(problem, problem.repacked)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
-        arguments = family.arguments(self._kernel_problem, config, self.launch)
-        self.arguments = arguments if problem.out_major == "n" else with_inputs_exchanged(arguments)
+        self.arguments = self._arguments(problem.repacked)
         self._binary: Binary | None = None
+        self._repack_binary: Binary | None = None
         self._by_place: dict[tuple[Location, tuple[int, ...]], BoundPlan] = {}
 
     @property
     def prediction(self) -> Prediction:
-        """The model's time for this kernel, term by term."""
+        """The model's time for this kernel, term by term; without the copies before it."""
         return model.predict(self.family, self._kernel_problem, self.config, self.device, self.num_sms)
 
     @property
@@ -181,9 +208,71 @@ class Plan(Runner):
             self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=True)
         return self._binary
 
+    @property
+    def repack_binary(self) -> Binary:
+        """The compiled copy of operands, where there is one. Cost and what it raises: as `binary`."""
+        if self._repack_binary is None:
+            self._repack_binary = build(repack.source(self.problem, self.device), refuse=True)
+        return self._repack_binary
+
+    @property
+    def copies(self) -> Copies | None:
+        """The copy of operands before the product, where the problem needs one; with the model's time."""
+        operands = self.problem.repacked
+        if not operands:
+            return None
+        read_bytes, written_bytes = repack.moved_bytes(self.problem, operands)
+        return Copies(
+            operands=operands,
+            launch=repack.launch(self.problem, operands, self.device, self.num_sms),
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
+            scratch_bytes=self.work.scratch_bytes,
+            predicted_us=model.repack_us(self.problem, operands, self.device),
+        )
+
+    @property
+    def work(self) -> Work:
+        """What the product comes down to at the addresses that its problem expects."""
+        return self.work_of(self.problem.repacked)
+
+    def work_of(self, operands: tuple[str, ...]) -> Work:
+        """What the product comes down to when these of "a" and "b" are copied first: the copies, then the product."""
+        product = Step(
+            name=self.family.name,
+            binary=lambda: self.binary,
+            launch=self.launch,
+            arguments=self.arguments if operands == self.problem.repacked else self._arguments(operands),
+        )
+        if not operands:
+            return Work(steps=(product,))
+        launch = repack.launch(self.problem, operands, self.device, self.num_sms)
+        copies = Step(
+            name=f"repack {' and '.join(operands)}",
+            binary=lambda: self.repack_binary,
+            launch=launch,
+            arguments=repack.arguments(self.problem, operands, launch),
+        )
+        scratch = tuple(
+            Scratch(repack.scratch_name(each), repack.scratch_bytes(self.problem, each)) for each in operands
+        )
+        return Work(steps=(copies, product), scratch=scratch)
+
+    def _arguments(self, copied: tuple[str, ...]) -> tuple[Argument, ...]:
+        """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
+        problem = _kernel_problem(self.problem, copied)
+        arguments = self.family.arguments(problem, self.config, self.launch)
+        if self.problem.out_major == "m":
+            arguments = with_inputs_exchanged(arguments)
+        return with_operands_named(arguments, {name: repack.scratch_name(name) for name in copied})
+
     def explain(self) -> Explanation:
         """The choice and its reasons. Cost: that of `binary`, which the registers are read from."""
-        prediction, resources = self.prediction, self.binary.resources
+        prediction, resources, copies = self.prediction, self.binary.resources, self.copies
+        total_us, terms, share = prediction.total_us, prediction.terms, prediction.roofline_share
+        if copies is not None:
+            total_us, terms = total_us + copies.predicted_us, (("repack", copies.predicted_us), *terms)
+            share *= prediction.total_us / total_us
         fast, price = self._price(prediction)
         return Explanation(
             problem=self.problem,
@@ -195,14 +284,15 @@ class Plan(Runner):
             waves=prediction.waves,
             registers=resources.registers,
             spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
-            predicted_us=prediction.total_us,
-            terms=prediction.terms,
+            predicted_us=total_us,
+            terms=terms,
             bound=prediction.bound,
-            roofline_share=prediction.roofline_share,
+            roofline_share=share,
             record=self.record,
             reduction=self.reduction,
             fast=fast,
             price=price,
+            copies=copies,
         )
 
     def _price(self, prediction: Prediction) -> tuple[Config | None, float]:
@@ -232,9 +322,7 @@ class Plan(Runner):
                     shape,
                     location.ordinal,
                     backend,
-                    lambda: self.binary,
-                    self.launch,
-                    self.arguments,
+                    self.work_of,
                     self._ledger,
                 ),
             )
@@ -254,7 +342,7 @@ class Plan(Runner):
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
-        family, config, problem = self.family, self.config, problem.row_major
+        family, config, problem = self.family, self.config, _kernel_problem(problem, problem.repacked)
         if family in catalog.PRODUCTION:
             config = choose(problem, self.device, self.num_sms, reduction=self.reduction).config
         launch = family.launch(problem, config, self.device, self.num_sms)
@@ -312,7 +400,7 @@ def plan_problem(
     config = checked_changes(config)
     check_supported(device)
     check_num_sms(num_sms, device)
-    solid = _kernel_problem(problem)
+    solid = _kernel_problem(problem, problem.repacked)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
     else:
@@ -384,14 +472,15 @@ def check_num_sms(num_sms: object, device: Device) -> None:
         raise ConfigError("of this launch", [reason])
 
 
-def _kernel_problem(problem: Problem) -> Problem:
-    """What a kernel is chosen and launched for: the row-major problem, of an empty one the nearest that has an element,
-    which stands for it in all but run()."""
+def _kernel_problem(problem: Problem, copied: tuple[str, ...]) -> Problem:
+    """What a kernel is chosen and launched for: the row-major problem of the operands' copies, where there are such; of
+    an empty one the nearest that has an element, which stands for it in all but run()."""
     if problem.is_empty:
         m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
         none: tuple[int, ...] = ()
         problem = dataclasses.replace(problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none)
-    return problem.row_major
+        copied = ()
+    return repack.repacked(problem, copied).row_major
 
 
 def _check_agrees(planned: Problem, given: Problem) -> None:

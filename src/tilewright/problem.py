@@ -56,8 +56,10 @@ class Problem:
     of an (n, k) weight, "n" a plain row-major matrix. `batch` holds the extents of up to 3 further dimensions of all
     three, () for a single product; the last is walked fastest.
     Units: pitches in elements, the distance between rows of the contiguous dimension; `a_batch`, `b_batch` and
-    `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all;
-    `out_align_bytes` is the largest power of two up to 16 that divides out's base address.
+    `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all. A
+    pitch of a or b may be 0 as well: rows that are one and the same.
+    `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
+    addresses; a plan serves a and b at any address, and says by these what it expects.
     """
 
     m: int
@@ -76,6 +78,8 @@ class Problem:
     a_batch: tuple[int, ...] = ()
     b_batch: tuple[int, ...] = ()
     out_batch: tuple[int, ...] = ()
+    a_align_bytes: int = TMA_ALIGNMENT_BYTES
+    b_align_bytes: int = TMA_ALIGNMENT_BYTES
 
     def __post_init__(self) -> None:
         """Keeps what was given in its own type: any whole number as an int, any spelling of an element type as a DType.
@@ -83,7 +87,7 @@ class Problem:
         Raises: ShapeError, LayoutError, DTypeError: a value that is none.
         """
         kept: dict[str, object] = {name: _whole(name, getattr(self, name), ShapeError) for name in ("m", "n", "k")}
-        for name in ("a_pitch", "b_pitch", "out_pitch", "out_align_bytes"):
+        for name in ("a_pitch", "b_pitch", "out_pitch", "a_align_bytes", "b_align_bytes", "out_align_bytes"):
             kept[name] = _whole(name, getattr(self, name), LayoutError)
         for name in ("dtype", "out_dtype"):
             kept[name] = dtypes.by_name(getattr(self, name))
@@ -106,12 +110,13 @@ class Problem:
                     rule="each dimension of the batch has one stride",
                     works=f"pass {len(self.batch)} strides",
                 )
-        if self.out_align_bytes not in ALIGNMENTS_BYTES:
-            raise LayoutError(
-                asked=f"out_align_bytes = {self.out_align_bytes}",
-                rule=f"it is the largest power of two up to {TMA_ALIGNMENT_BYTES} that divides out's address",
-                works=f"pass one of {', '.join(map(str, ALIGNMENTS_BYTES))}",
-            )
+        for name in ("a", "b", "out"):
+            if (align := getattr(self, f"{name}_align_bytes")) not in ALIGNMENTS_BYTES:
+                raise LayoutError(
+                    asked=f"{name}_align_bytes = {align}",
+                    rule=f"it is the largest power of two up to {TMA_ALIGNMENT_BYTES} that divides {name}'s address",
+                    works=f"pass one of {', '.join(map(str, ALIGNMENTS_BYTES))}",
+                )
 
     @property
     def out_through_tma(self) -> bool:
@@ -128,6 +133,31 @@ class Problem:
             and row_bytes % TMA_ALIGNMENT_BYTES == 0
             and all(step % TMA_ALIGNMENT_BYTES == 0 and step < MAX_PITCH_BYTES for step in steps_bytes)
         )
+
+    @cached_property
+    def unreadable(self) -> tuple[str, ...]:
+        """Which of "a" and "b" TMA cannot read where they lie, whatever their addresses: by pitch, overlapping rows or
+        batch strides. They are copied first (kernels/repack.py). Kept: each call with new addresses asks for it."""
+        return () if self.is_empty else tuple(name for name in ("a", "b") if self._tma_refusal(name))
+
+    @property
+    def repacked(self) -> tuple[str, ...]:
+        """Those of "a" and "b" that are copied first, with the addresses that the problem expects."""
+        if self.is_empty:
+            return ()
+        return tuple(
+            name
+            for name in ("a", "b")
+            if name in self.unreadable or getattr(self, f"{name}_align_bytes") < TMA_ALIGNMENT_BYTES
+        )
+
+    def _tma_refusal(self, operand: str) -> str:
+        """The rule of TMA that the rows of an input, or their batch, break; "" for none. A single row has no pitch."""
+        rows, extent = self.rows_of(operand)
+        if rows > 1 and (rule := pitch_refusal(extent, getattr(self, f"{operand}_pitch"), self.dtype)):
+            return rule
+        rules = (batch_refusal(stride, self.dtype) for stride in getattr(self, f"{operand}_batch"))
+        return next((rule for rule in rules if rule), "")
 
     @property
     def num_matrices(self) -> int:
@@ -186,10 +216,11 @@ class Problem:
             rows, extent = self.rows_of(operand)
             size = (self.out_dtype if operand == "out" else self.dtype).size
             batch = zip(self.batch, getattr(self, f"{operand}_batch"), strict=True)
+            pitch = getattr(self, f"{operand}_pitch")
             found[operand] = Footprint(
-                rows,
+                rows if pitch else min(rows, 1),
                 extent * size,
-                getattr(self, f"{operand}_pitch") * size,
+                pitch * size or max(extent * size, 1),
                 tuple((count, stride * size) for count, stride in batch if stride or not count),
             )
         return found
@@ -224,6 +255,8 @@ class Problem:
             b_pitch=self.a_pitch,
             a_batch=self.b_batch,
             b_batch=self.a_batch,
+            a_align_bytes=self.b_align_bytes,
+            b_align_bytes=self.a_align_bytes,
         )
 
     @property
@@ -249,10 +282,12 @@ def packed(
     out_major: OutMajor = "n",
     batch: Iterable[int] = (),
     shared: str = "",
+    padded: bool = True,
 ) -> Problem:
     """The product of freshly allocated matrices: every pitch is the smallest that TMA can read.
 
-    `batch`: as many products, in arrays of their own; `shared` names what all of them have in common, "a" or "b".
+    `padded` False: a and b are contiguous, as an array library makes them, whatever TMA reads. `batch`: as many
+    products, in arrays of their own; `shared` names what all of them have in common, "a" or "b".
 
     Raises: ShapeError, LayoutError, DTypeError: see checked().
     """
@@ -263,7 +298,7 @@ def packed(
         raise LayoutError(
             asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
         )
-    step = TMA_ALIGNMENT_BYTES // in_type.size
+    step = TMA_ALIGNMENT_BYTES // in_type.size if padded else 1
     a_rows, a_pitch = (m, _round_up(max(k, 1), step)) if a_major == "k" else (k, _round_up(max(m, 1), step))
     b_rows, b_pitch = (n, _round_up(max(k, 1), step)) if b_major == "k" else (k, _round_up(max(n, 1), step))
     out_rows, out_pitch = (m, max(n, 1)) if out_major == "n" else (n, max(m, 1))
@@ -302,7 +337,7 @@ def checked(problem: Problem) -> Problem:
     """`problem` itself, when some kernel could serve it.
 
     Raises: ShapeError: a size is negative or past the index range. DTypeError: a combination of element types without
-    a kernel. LayoutError: a pitch that TMA cannot read.
+    a kernel. LayoutError: a stride that runs backwards or leads past any memory.
     """
     sizes = [("m", problem.m), ("n", problem.n), ("k", problem.k), *(("a batch", extent) for extent in problem.batch)]
     for name, extent in sizes:
@@ -331,8 +366,8 @@ def checked(problem: Problem) -> Problem:
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
     if not problem.is_empty:
-        _check_input("a", problem, "a" if problem.a_major == "k" else "a.t()")
-        _check_input("b", problem, "b.t()" if problem.b_major == "k" else "b")
+        _check_input("a", problem)
+        _check_input("b", problem)
     if 0 not in (problem.m, problem.n, *problem.batch):  # out is written also where k is 0
         _check_out(problem)
     return problem
@@ -353,44 +388,38 @@ def pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
     return ""
 
 
-def padded_copy(rows: str, row_extent: int, dtype: DType) -> str:
-    """The copy of a matrix that TMA can always read, as advice. `rows` is what has the rows: "a", "b" or "b.t()"."""
-    padded = _round_up(row_extent, TMA_ALIGNMENT_BYTES // dtype.size)
-    view = "the view" if "." not in rows else "the transpose of the view"
-    return f"copy {rows} into rows padded to {padded} elements and pass {view} of the first {row_extent}"
-
-
 def batch_refusal(stride: int, dtype: DType) -> str:
     """The rule of TMA that matrices `stride` elements apart break; empty where it can read them. 0: always the same."""
     stride_bytes = stride * dtype.size
-    if stride < 0:
-        return "a batch that runs backwards (flip) has no tensor map: its strides are from 0 up"
-    if stride_bytes >= MAX_PITCH_BYTES:
-        return f"TMA needs batch strides below 2^40 bytes, this one is {stride_bytes}"
     if stride_bytes % TMA_ALIGNMENT_BYTES:
         return (
             f"TMA reads matrices that lie multiples of {TMA_ALIGNMENT_BYTES} bytes apart, "
             f"{stride} x {dtype.size} is {stride_bytes}"
         )
+    return stride_refusal("batch", stride, dtype)
+
+
+def stride_refusal(of: str, stride: int, dtype: DType) -> str:
+    """The rule that keeps any kernel from reading rows or matrices `stride` elements apart; empty where one can."""
+    if stride < 0:
+        return f"{of} strides are from 0 up: what runs backwards (flip) cannot be read"
+    if stride * dtype.size >= MAX_PITCH_BYTES:
+        return f"{of} strides are below 2^40 bytes, this one is {stride * dtype.size}"
     return ""
 
 
-def _check_input(operand: str, problem: Problem, rows: str) -> None:
-    """Raises LayoutError when TMA cannot read a matrix of the operand, or find the next one. `rows`: padded_copy()."""
-    row_extent, dtype = problem.rows_of(operand)[1], problem.dtype
-    pitch = getattr(problem, f"{operand}_pitch")
-    if rule := pitch_refusal(row_extent, pitch, dtype):
-        raise LayoutError(
-            asked=f"{operand} with {pitch} {dtype} elements between rows",
-            rule=rule,
-            works=padded_copy(rows, row_extent, dtype),
-        )
-    for stride in getattr(problem, f"{operand}_batch"):
-        if rule := batch_refusal(stride, dtype):
+def _check_input(operand: str, problem: Problem) -> None:
+    """Raises LayoutError when no kernel can find the operand's rows or matrices."""
+    dtype = problem.dtype
+    for what, stride in (
+        ("row", getattr(problem, f"{operand}_pitch")),
+        *(("batch", stride) for stride in getattr(problem, f"{operand}_batch")),
+    ):
+        if rule := stride_refusal(what, stride, dtype):
             raise LayoutError(
-                asked=f"{operand} with {stride} {dtype} elements between matrices",
+                asked=f"{operand} with {stride} {dtype} elements between {'rows' if what == 'row' else 'matrices'}",
                 rule=rule,
-                works=f"copy {operand} into a batch whose strides are multiples of {TMA_ALIGNMENT_BYTES // dtype.size}",
+                works=f"copy {operand} into a contiguous array",
             )
 
 

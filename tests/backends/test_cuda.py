@@ -499,3 +499,21 @@ def test_zero_touches_rows_only(
     backend.zero(0x1000, pitch_bytes, row_bytes, num_rows, 0, 9)
     assert [call for call in driver.calls if call[0].startswith("cuMemset")] == calls
     assert not driver.asked("cuLaunchKernelEx")
+
+
+# -- scratch -------------------------------------------------------------------------------------------------------
+
+
+def test_scratch_comes_from_the_pool_of_the_stream_in_the_right_context() -> None:
+    """B119, B121: nothing of another stream may use it before this one has come to its end."""
+    driver = FakeDriver([HOPPER, HOPPER])
+    backend = CudaBackend(driver)
+    driver.make_current(0)
+    stacks: list[list[int]] = []
+    driver._cuMemAllocAsync = lambda size, stream: stacks.append(list(driver._stack())) or 0x7000  # type: ignore[attr-defined]
+    assert backend.allocate(4096, 1, 9) == 0x7000
+    backend.free(0x7000, 1, 9)
+    assert driver.asked("cuMemAllocAsync") == [(4096, 9)]
+    assert driver.asked("cuMemFreeAsync") == [(0x7000, 9)]
+    assert stacks[0][-1] == context(1)
+    assert driver._stack() == [context(0)]

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import device, dtypes
 from tilewright.backends.base import Backend, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.backends.emulated import EmulatedKernel, emulated, host_bytes
+from tilewright.backends.emulated import EmulatedKernel, aligned_bytes, emulated, host_bytes
 from tilewright.errors import EmulationError, LayoutError, UnsupportedError
 from tilewright.jit.source import Binary, Resources
 
@@ -149,3 +149,23 @@ def test_clear_forgets_what_was_lent() -> None:
     backend.clear()
     with pytest.raises(LayoutError):
         backend.pack(EmulatedKernel(BINARY), LAUNCH, ARGUMENTS, addresses)
+
+
+def test_scratch_is_aligned_and_held_until_it_is_given_back() -> None:
+    backend = emulated()
+    addresses = [backend.allocate(100, 0, 0) for _ in range(5)]
+    assert len(set(addresses)) == 5
+    assert all(address % 256 == 0 for address in addresses)
+    for address in addresses:
+        ctypes.memset(address, 0xA5, 100)
+        backend.free(address, 0, 0)
+    with pytest.raises(KeyError):
+        backend.free(addresses[0], 0, 0)
+
+
+@pytest.mark.parametrize(("head", "length"), [(0, 32), (2, 30), (14, 1), (14, 4)])
+def test_a_granule_rounds_an_operands_memory_out_to_whole_words(head: int, length: int) -> None:
+    _, address = aligned_bytes(64)
+    arguments = (PointerArgument("a", length, granule_bytes=16),)
+    call = emulated().pack(EmulatedKernel(BINARY), LAUNCH, arguments, {"a": address + head})
+    assert call.buffers == (("a", address, -(-(head + length) // 16) * 16),)

@@ -17,6 +17,11 @@ def test_show_explains_by_default() -> None:
     assert "why" in printed("show", "4096", "4096", "4096")
 
 
+def test_show_names_the_copies_of_rows_that_tma_cannot_read() -> None:
+    assert "first      repack a and b" in printed("show", "255", "256", "255", "--contiguous")
+    assert "repack" not in printed("show", "255", "256", "255")
+
+
 def test_sass_holds_the_instructions_of_a_hopper_kernel() -> None:
     text = printed("show", "256", "256", "256", "--what", "sass")
     assert {"HGMMA", "UTMALDG", "UTMASTG", "STSM", "SYNCS"} <= set(re.findall(r"\b[A-Z]{4,}\b", text))

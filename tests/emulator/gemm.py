@@ -92,6 +92,11 @@ CASES: dict[str, Case] = {
     "batch in clusters": Case(packed(256, 64, 136, b_major="n", batch=(3,)), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
     "predicated stores": Case(packed(65, 131, 136), _config(tile_n=128), 1),
+    "predicated stores, slot by slot": Case(packed(65, 131, 136), _config(tile_n=128, store_slots=1), 1),
+    "staggered without TMA": Case(
+        packed(127, 77, 192), _config(consumers=1, tile_n=56, staggered=True, store_slots=1), 1
+    ),
+    "fp32 out without TMA": Case(packed(65, 131, 136, out_dtype="fp32"), _config(store_slots=2), 1),
     # 3 tiles of rows of b; of 24 rows of a the last 4 are past the end
     "swap": Case(packed(20, 136, 200), _SMALL.replace(swap=True, tile_n=24), 2),
     "swap of two consumers": Case(packed(20, 264, 200), _config(swap=True, tile_n=24), 2),

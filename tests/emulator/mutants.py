@@ -297,12 +297,60 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "predicated: no __syncwarp before slots are read",
         "predicated stores",
-        (EPILOGUE, "columns_of(PIECE); __syncwarp();", "columns_of(PIECE);"),
+        (EPILOGUE, "__syncwarp(); const int32_t first = column", "const int32_t first = column"),
         by="missing __syncwarp",
     ),
     mutant(
-        "predicated: no __syncwarp before slots are written",
+        "predicated: halves in the wrong order",
         "predicated stores",
+        (
+            EPILOGUE,
+            "low[line] | static_cast<uint32_t>(high[line]) << 16;",
+            "high[line] | static_cast<uint32_t>(low[line]) << 16;",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "predicated: lines of out begin where the row does",
+        "predicated stores",
+        (EPILOGUE, "static_cast<int32_t>(lane) * 4 - phase;", "static_cast<int32_t>(lane) * 4;"),
+        by=("misaligned", WRONG_NUMBERS),
+    ),
+    mutant(
+        "predicated: the last word of a row is whole",
+        "predicated stores",
+        (EPILOGUE, "if (OUT_SIZE == 4 || here + 4 <= row_bytes)", "if (true)"),
+        by=("data race", "out of bounds", WRONG_NUMBERS),
+    ),
+    mutant(
+        "predicated: no value before the first whole word",
+        "predicated stores",
+        (EPILOGUE, "} else if (next >= 0 && next < row_bytes) {", "} else if (false) {"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "predicated: a line too few",
+        "staggered without TMA",
+        (
+            EPILOGUE,
+            "(COLUMNS * OUT_SIZE + LINE_BYTES - OUT_SIZE - 1) / LINE_BYTES + 1",
+            "COLUMNS * OUT_SIZE / LINE_BYTES + 1",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "predicated: rows of slots without their swizzle",
+        "predicated stores",
+        (
+            EPILOGUE,
+            "swizzled<ROW_BYTES>(row * ROW_BYTES + at - piece * ROW_BYTES)",
+            "(row * ROW_BYTES + at - piece * ROW_BYTES)",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "predicated: no __syncwarp before slots are written",
+        "predicated stores, slot by slot",
         (EPILOGUE, "} __syncwarp(); write_slots", "} write_slots"),
         by="missing __syncwarp",
     ),

@@ -202,7 +202,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "elements past the last column are stored",
         "tail without TMA",
-        (EPILOGUE, "if (within >= COLUMNS || out_column >= out.n) continue;", "if (within >= COLUMNS) continue;"),
+        (EPILOGUE, "(out.n - first < COLUMNS ? out.n - first : COLUMNS) * OUT_SIZE", "COLUMNS * OUT_SIZE"),
         by=("data race", "out of bounds", "missing __syncwarp"),
     ),
     # -- the walk ----------------------------------------------------------------------------------------------------

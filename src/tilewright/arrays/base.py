@@ -96,6 +96,14 @@ class Adapter(ABC):
             works=f"pass out, an array of {dtype} with shape {shape}",
         )
 
+    def scratch(self, num_bytes: int, ordinal: int) -> tuple[Any, int] | None:
+        """Memory from the library's allocator for work on its current stream of the device, and its address, a multiple
+        of 256. It may be given to others of that stream as soon as the first of the two is dropped.
+
+        None: the library has no allocator that is known here; the backend allocates.
+        """
+        return None
+
 
 def describe_views(a: View, b: View, out: View | None) -> Described:
     """The description of a call on arrays that name no stream."""

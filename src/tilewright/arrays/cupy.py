@@ -45,3 +45,9 @@ class CupyAdapter(Adapter):
         with self._cupy.cuda.Device(ordinal):
             array = self._cupy.empty(shape, dtype=dtype.numpy)
         return array, int(array.data.ptr)
+
+    def scratch(self, num_bytes: int, ordinal: int) -> tuple[Any, int]:
+        """Memory of CuPy's pool, which belongs to the current stream; its addresses are multiples of 512 bytes."""
+        with self._cupy.cuda.Device(ordinal):
+            memory = self._cupy.cuda.alloc(num_bytes)
+        return memory, int(memory.ptr)

@@ -37,3 +37,7 @@ class NumpyAdapter(Adapter):
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
         array = np.empty(shape, dtype=dtype.numpy)
         return array, array.ctypes.data
+
+    def scratch(self, num_bytes: int, ordinal: int) -> tuple[Any, int]:
+        memory = np.empty(num_bytes + 256, np.uint8)
+        return memory, memory.ctypes.data + -memory.ctypes.data % 256

@@ -187,6 +187,14 @@ class TorchAdapter(Adapter):
             array = self._torch.empty(shape, dtype=kind, device=f"cuda:{ordinal}")
         return array, array.data_ptr()
 
+    def scratch(self, num_bytes: int, ordinal: int) -> tuple[Any, int]:
+        """A tensor of the caching allocator, which belongs to the current stream, or inside a capture to the graph.
+
+        Its addresses are multiples of 512 bytes.
+        """
+        memory = self._torch.empty(num_bytes, dtype=self._torch.uint8, device=f"cuda:{ordinal}")
+        return memory, memory.data_ptr()
+
 
 def _one_by_one(torch: Any) -> Callable[[tuple[Any]], None]:
     """torch.autograd.graph.increment_version for a torch whose C function has another name."""

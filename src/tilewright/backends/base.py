@@ -81,10 +81,14 @@ class MapArgument:
 
 @dataclass(frozen=True)
 class PointerArgument:
-    """The address of the operand called `operand`, 8 bytes. `num_bytes` from there are the operand's; 0: not said."""
+    """The address of the operand called `operand`, 8 bytes. `num_bytes` from there are the operand's; 0: not said.
+
+    The kernel reads whole words of `granule_bytes`, at multiples of that, in which a byte of the operand lies.
+    """
 
     operand: str
     num_bytes: int = 0
+    granule_bytes: int = 1
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,18 @@ class Backend(Protocol):
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
         """Enqueue zeros into num_rows rows. No kernel is launched."""
+        ...
+
+    def allocate(self, num_bytes: int, ordinal: int, stream: int) -> int:
+        """The address of memory for work that is enqueued on the raw stream from here on, until free(). At a multiple
+        of 256 bytes.
+
+        Raises: DriverError: the device has not that much left.
+        """
+        ...
+
+    def free(self, address: int, ordinal: int, stream: int) -> None:
+        """Give the memory back once all work enqueued on the stream so far has run. Returns before."""
         ...
 
     def clear(self) -> None:

@@ -409,6 +409,20 @@ class CudaBackend:
                 for row in range(num_rows):
                     self.call("cuMemsetD8Async", address + row * pitch_bytes, 0, row_bytes, stream)
 
+    def allocate(self, num_bytes: int, ordinal: int, stream: int) -> int:
+        """Memory from the device's stream-ordered pool: whoever used it before on this stream is done when work that is
+        enqueued from here on begins. Inside a capture it becomes the graph's own.
+
+        Raises: DriverError: the device has not that much left.
+        """
+        with self.on(ordinal):
+            return int(self.call("cuMemAllocAsync", num_bytes, stream))
+
+    def free(self, address: int, ordinal: int, stream: int) -> None:
+        """Give the memory back behind what is enqueued on the stream."""
+        with self.on(ordinal):
+            self.call("cuMemFreeAsync", address, stream)
+
     def clear(self) -> None:
         """Unload every kernel and give every context back. Kernels and calls made before are dead."""
         with self._lock:

@@ -84,6 +84,7 @@ class EmulatedBackend:
 
     def __post_init__(self) -> None:
         self._lent: dict[int, int] = {}  # one step each, so no lock, which a forked child could find held
+        self._allocated: dict[int, NDArray[np.uint8]] = {}  # by the address that was given out
 
     def device(self, ordinal: int) -> Device:
         """The emulated device."""
@@ -121,12 +122,15 @@ class EmulatedBackend:
         """
         block = bytearray()
         extents: dict[str, int] = {}
+        granules: dict[str, int] = {}
         for argument in arguments:
             raw, alignment = _packed(argument, addresses)
             block += bytes(-len(block) % alignment) + raw
             operand = "" if isinstance(argument, IntArgument | IntsArgument) else argument.operand
             if operand:
                 extents[operand] = max(extents.get(operand, 0), _extent_bytes(argument))
+            if isinstance(argument, PointerArgument):
+                granules[operand] = max(granules.get(operand, 1), argument.granule_bytes)
         buffers = []
         for operand, num_bytes in extents.items():
             address = addresses[operand]
@@ -137,7 +141,9 @@ class EmulatedBackend:
                     rule="the emulator must know how many bytes a kernel may touch, and no argument says it",
                     works="call the backend's lend(address, num_bytes) before",
                 )
-            buffers.append((operand, address, known))
+            granule = granules.get(operand, 1)
+            head = address % granule
+            buffers.append((operand, address - head, -(-(head + known) // granule) * granule))
         return EmulatedCall(kernel, launch, bytes(block), _disjoint(buffers))
 
     def launch(self, call: EmulatedCall, stream: int) -> None:
@@ -189,6 +195,16 @@ class EmulatedBackend:
         for row in range(num_rows if row_bytes else 0):
             ctypes.memset(address + row * pitch_bytes, 0, row_bytes)
 
+    def allocate(self, num_bytes: int, ordinal: int, stream: int) -> int:
+        """Host memory with nothing in it, at a multiple of 256 bytes."""
+        memory, address = aligned_bytes(num_bytes)
+        self._allocated[address] = memory
+        return address
+
+    def free(self, address: int, ordinal: int, stream: int) -> None:
+        """Gives the memory back: launches have run when they return."""
+        del self._allocated[address]
+
     def clear(self) -> None:
         """Forgets what was lent."""
         self._lent.clear()
@@ -197,6 +213,12 @@ class EmulatedBackend:
 def emulated(model: str | Device = "h200", **choices: Any) -> EmulatedBackend:
     """An emulated device, by itself or by its name in device.PRESETS."""
     return EmulatedBackend(model=model if isinstance(model, Device) else devices.preset(model), **choices)
+
+
+def aligned_bytes(num_bytes: int) -> tuple[NDArray[np.uint8], int]:
+    """Memory of this process and where `num_bytes` of it start at a multiple of 256; the array keeps it alive."""
+    memory = np.empty(num_bytes + 256, np.uint8)
+    return memory, memory.ctypes.data + -memory.ctypes.data % 256
 
 
 def host_bytes(address: int, num_bytes: int) -> NDArray[np.uint8]:

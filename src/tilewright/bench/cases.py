@@ -112,6 +112,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
     yield from layout_cases(config)
     yield from batch_cases(config)
+    yield from unaligned_cases(config)
     if large:
         for dtype in ("bf16", "fp16"):
             yield Case(problem=packed(8192, 8192, 8192, dtype=dtype))
@@ -161,6 +162,35 @@ def batch_cases(config: Config) -> Iterator[Case]:
     yield Case(problem=packed(128, 128, 64, batch=(1000,)))
     yield Case(problem=packed(384, 128, 256, batch=(64,)))
     yield Case(problem=packed(4, 8, 64, batch=(3000,)), kind="integer")
+
+
+def unaligned_cases(config: Config) -> Iterator[Case]:
+    """Operands that TMA cannot read where they lie, by pitch, address, or batch; every layout, one of them and both."""
+    tile_m, tile_n, tile_k = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n, config.tile_k
+    sizes = (
+        (1, 1, 1),
+        (3, 5, 7),
+        (65, 127, 129),
+        (tile_m + 1, tile_n - 1, tile_k + 1),
+        (3 * tile_m - 1, 2 * tile_n + 1, (config.stages + 1) * tile_k - 1),
+        (1023, 1025, 1023),
+        (2047, 515, 4097),
+    )
+    aligned = [(2, 16), (16, 4), (8, 2), (2, 2)]
+    for index, (m, n, k) in enumerate(sizes):
+        dtype = ("bf16", "fp16")[index % 2]
+        for number, (a_major, b_major) in enumerate(LAYOUTS):
+            product = functools.partial(packed, m, n, k, dtype=dtype, a_major=a_major, b_major=b_major)
+            a_align, b_align = aligned[(index + number) % len(aligned)]
+            move = functools.partial(dataclasses.replace, a_align_bytes=a_align, b_align_bytes=b_align)
+            yield Case(problem=product(padded=False), kind="integer")
+            yield Case(problem=move(product()))
+            yield Case(problem=move(product(padded=False, out_major="m")), kind="integer")
+            yield Case(problem=product(padded=False, batch=(2, 3), out_dtype="fp32"), kind="integer")
+            yield Case(problem=dataclasses.replace(product(batch=(3,)), a_batch=(m * k * 8 + 1,)), kind="integer")
+    rows_alike = dataclasses.replace(packed(300, 200, 136), a_pitch=0)
+    yield Case(problem=rows_alike, kind="integer")
+    yield Case(problem=dataclasses.replace(rows_alike, b_pitch=5), kind="integer")
 
 
 LAYOUTS: tuple[tuple[AMajor, Major], ...] = (("k", "k"), ("k", "n"), ("m", "k"), ("m", "n"))

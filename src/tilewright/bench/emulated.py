@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.backends.emulated import EmulatedBackend, Finding, Report
+from tilewright.backends.steps import run_once
 from tilewright.check import Check, check, check_exact
 from tilewright.host_operands import Kind, host_operands
 from tilewright.plan import Plan
@@ -32,9 +33,8 @@ def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", see
     """
     problem = plan.problem
     a, b, out = host_operands(problem, seed, kind)
-    kernel = device.load(plan.binary, 0, plan.launch)
     addresses = {"a": a.view.ctypes.data, "b": b.view.ctypes.data, "out": out.view.ctypes.data}
-    device.launch(device.pack(kernel, plan.launch, plan.arguments, addresses), 0)
+    run_once(device, plan.work, addresses)
     if kind == "integer":
         verdict = check_exact(a.view, b.view, out.view)
     else:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from tilewright.check import integer_limit
-from tilewright.problem import Problem
+from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
 Kind = Literal["normal", "integer"]
 
@@ -64,7 +64,7 @@ class Canary:
 def inputs(
     problem: Problem, kind: Kind = "normal", *, seed: int = 0, device: str = "cuda"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """a (*batch, m, k) and b (*batch, k, n), strided as the problem has them; the padding of their rows is NaN.
+    """a (*batch, m, k) and b (*batch, k, n), strided and aligned as the problem has them; their rows' padding is NaN.
 
     "normal" is normal(0, 1) rounded to the dtype; "integer" is whole numbers whose sums of k products are exact.
     """
@@ -93,8 +93,10 @@ def set_bytes(problem: Problem) -> int:
 def _matrices(name: str, problem: Problem, kind: Kind, generator: Any, device: str) -> torch.Tensor:
     dtype = TYPES[problem.dtype.name]
     shape, strides = problem.strided(name)
-    elements = problem.extent_bytes[name] // problem.dtype.size
-    view = torch.full((elements,), float("nan"), dtype=dtype, device=device).as_strided(shape, strides)
+    align_bytes = getattr(problem, f"{name}_align_bytes")
+    first = align_bytes // problem.dtype.size if align_bytes < TMA_ALIGNMENT_BYTES else 0  # of memory that is aligned
+    elements = first + problem.extent_bytes[name] // problem.dtype.size
+    view = torch.full((elements,), float("nan"), dtype=dtype, device=device).as_strided(shape, strides, first)
     # Matrices that are one and the same get their values once, in the order of memory.
     own = view[tuple(slice(None) if stride else slice(1) for stride in strides)]
     transposed = strides[-1] != 1

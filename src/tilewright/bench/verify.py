@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.memory import Buffer
+from tilewright.backends.steps import run_once
 from tilewright.check import Check, check, check_exact, sampled_rows
 from tilewright.dispatch import plan as make_plan
 from tilewright.host_operands import host_operand, host_operands
@@ -142,8 +143,6 @@ def launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any
         a_memory.write(a)
         b_memory.write(b)
         out_memory.fill(POISON_WORD)
-        kernel = cuda.load(plan.binary, ordinal, plan.launch)
         addresses = {"a": a_memory.address, "b": b_memory.address, "out": out_memory.address}
-        call = cuda.pack(kernel, plan.launch, plan.arguments, addresses)
-        cuda.launch(call, 0)
+        run_once(cuda, plan.work, addresses, ordinal)
         return out_memory.read(shape, problem.out_dtype.numpy)

@@ -66,6 +66,9 @@ BatchOption = Annotated[
         "--batch", metavar="COUNT", min=1, help="As many products in one launch. Repeatable: a dimension each."
     ),
 ]
+ContiguousOption = Annotated[
+    bool, typer.Option("--contiguous", help="a and b without padding, so that TMA may not read their rows in place.")
+]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="KEY=VALUE", help="Change a field of the config: tile_n=192. Repeatable."),
@@ -90,6 +93,7 @@ def problem(
     b_major: BMajor = BMajor.k,
     out_major: OutMajor = OutMajor.n,
     batch: list[int] | None = None,
+    contiguous: bool = False,
 ) -> Problem:
     """The product of freshly allocated matrices, or a batch of such products.
 
@@ -107,6 +111,7 @@ def problem(
         b_major="k" if b_major is BMajor.k else "n",
         out_major="n" if out_major is OutMajor.n else "m",
         batch=batch or (),
+        padded=not contiguous,
     )
 
 

@@ -6,7 +6,7 @@ Knows nothing of compilers or drivers: it hands a Source to the one and argument
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
@@ -44,10 +44,14 @@ class Family(Protocol):
 
 def with_inputs_exchanged(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
     """The arguments of a kernel for the transposed product, operands named as the product itself has them."""
-    names = {"a": "b", "b": "a", "out": "out"}
+    return with_operands_named(arguments, {"a": "b", "b": "a"})
+
+
+def with_operands_named(arguments: tuple[Argument, ...], names: Mapping[str, str]) -> tuple[Argument, ...]:
+    """The arguments with other names for some operands."""
     return tuple(
         argument
         if isinstance(argument, IntArgument | IntsArgument)
-        else dataclasses.replace(argument, operand=names[argument.operand])
+        else dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
         for argument in arguments
     )

@@ -23,6 +23,7 @@ from tilewright.calls import views_of
 from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
+from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import check_num_sms, check_supported
@@ -77,10 +78,10 @@ def tune(
                 rule="a Problem holds all of them",
                 works="pass tune(problem) or tune(a, b, out)",
             )
-        problem, ordinal = checked(a).row_major, 0
+        problem, ordinal = checked(a), 0
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)
-        problem = problem.row_major
+    problem = repacked(problem, problem.repacked).row_major  # what the product's kernel computes, and a plan asks for
     (tuned,) = tune_many(
         [problem],
         ordinal=ordinal,

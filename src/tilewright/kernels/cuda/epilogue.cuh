@@ -12,9 +12,11 @@
 //   __syncwarp              warp         all lanes have fenced
 //   TMA stores, commit      lane 0       run on while the warp goes to the next batch and the next tile
 //
-// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads a slot
-// back row by row and stores predicated elements. Only TMA needs slots of one width, which is then one that divides
-// the tile's; predicated stores fill whole slots of 128 bytes and, at the tile's right edge, a narrower last one.
+// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the batch back
+// row by row, and stores a row by the lines of 128 bytes of out that it lies in, a word a lane. So whatever the row's
+// place, each store of a warp covers one line: whole sectors but at the row's two ends. Words of 16-bit values that lie
+// across two words of the slot are put together from halves; single values are stored at the row's ends only. A row of
+// a slot is read word after word, and no bank is hit twice (rows of several slots that are no power of two long: up to twice).
 #pragma once
 
 #include "batch.cuh"
@@ -27,6 +29,7 @@
 
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
+constexpr int LINE_BYTES = WARP_THREADS * 4;  // of out, that a warp stores at once: a line of the L2
 
 // The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are as
 // wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle or by
@@ -36,19 +39,15 @@ struct StoreShape {
     static constexpr int TILE_COLUMNS = TILE_COLUMNS_;
     static constexpr int COLUMNS = COLUMNS_;
     static constexpr int SLOT_COLUMNS = SLOT_COLUMNS_;
-    static constexpr int PIECES = (COLUMNS - 1) / SLOT_COLUMNS + 1;
+    static constexpr int PIECES = COLUMNS / SLOT_COLUMNS;
     static constexpr int ROW_BYTES = SLOT_COLUMNS * OUT_SIZE;
     static constexpr int SLOT_BYTES = STORE_ROWS * ROW_BYTES;
     static constexpr int ROOM = WARP_BYTES / SLOT_BYTES;  // slots
-    static constexpr int BATCH = !Config::OUT_THROUGH_TMA ? 1 : ROOM < PIECES ? ROOM : PIECES;
-    static_assert(!Config::OUT_THROUGH_TMA || COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
+    static constexpr bool ONE_BY_ONE = Config::OUT_TRANSPOSED && !Config::OUT_THROUGH_TMA;
+    static constexpr int BATCH = ONE_BY_ONE ? 1 : ROOM < PIECES ? ROOM : PIECES;
+    static_assert(COLUMNS % SLOT_COLUMNS == 0, "TMA stores one box after another");
     static_assert(SLOT_COLUMNS % 8 == 0, "a slot holds whole blocks of 8 columns");
     static_assert(BATCH > 0, "config.store_warp_bytes holds one slot");
-
-    // Columns of a piece: of the last one there may be fewer.
-    DEVICE static constexpr int columns_of(int piece) {
-        return COLUMNS - piece * SLOT_COLUMNS < SLOT_COLUMNS ? COLUMNS - piece * SLOT_COLUMNS : SLOT_COLUMNS;
-    }
 };
 using Wide = StoreShape<Config::STORED_N, Config::STORE_COLUMNS, Config::STORE_WARP_BYTES, Config::TILE_N>;
 template <bool EXISTS>
@@ -148,7 +147,7 @@ DEVICE uint32_t pair_of(const uint32_t (&rounded)[COUNT], int i) {
 template <class Shape, int PIECE, class Values>
 DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
     constexpr int ROW_BYTES = Shape::ROW_BYTES;
-    constexpr int BLOCKS = Shape::columns_of(PIECE) / 8;  // of 8 columns
+    constexpr int BLOCKS = Shape::SLOT_COLUMNS / 8;  // of 8 columns
     constexpr int FIRST = PIECE * Shape::SLOT_COLUMNS / 8;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
         // 8 bytes a lane; two of the four rows of a phase meet in a bank (2-way), the price of unshuffled registers.
@@ -181,7 +180,7 @@ DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
 // The same, a row of the slot for each column.
 template <class Shape, int PIECE, class Values>
 DEVICE void write_slot_transposed(uint32_t slot, const Values& rC, uint32_t lane) {
-    constexpr int BLOCKS = Shape::columns_of(PIECE) / 8;
+    constexpr int BLOCKS = Shape::SLOT_COLUMNS / 8;
     constexpr int FIRST = PIECE * Shape::SLOT_COLUMNS / 8;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
         write_transposed<BLOCKS>(slot, &rC[4 * FIRST], lane);
@@ -224,26 +223,68 @@ DEVICE void send_slots(const TensorMap& map, const OutOfShape& out, uint32_t slo
     }
 }
 
-// The same of one piece, element by element: those that lie inside out.
+// Where byte `at` of row `row` of a batch of slots lies: at is below the bytes of COUNT slots' rows.
+template <class Shape, int COUNT>
+DEVICE uint32_t slot_address(uint32_t slot, int32_t row, int32_t at) {
+    constexpr int ROW_BYTES = Shape::ROW_BYTES;
+    if constexpr (COUNT == 1) {
+        return slot + swizzled<ROW_BYTES>(row * ROW_BYTES + at);
+    } else {
+        const int32_t piece = at / ROW_BYTES;
+        return slot + piece * Shape::SLOT_BYTES + swizzled<ROW_BYTES>(row * ROW_BYTES + at - piece * ROW_BYTES);
+    }
+}
+
+// The same by ordinary stores: what of the pieces lies inside out.
 template <class Shape, int PIECE, int COUNT, class OutOfShape>
 DEVICE void send_slots(const NoTensorMap&, const OutOfShape& out, uint32_t slot, int32_t row, int32_t column,
                        uint32_t lane) {
-    static_assert(COUNT == 1);
-    constexpr int COLUMNS = Shape::columns_of(PIECE);
+    constexpr int COLUMNS = COUNT * Shape::SLOT_COLUMNS;
+    constexpr int LINES = (COLUMNS * OUT_SIZE + LINE_BYTES - OUT_SIZE - 1) / LINE_BYTES + 1;  // that a row may lie in
     __syncwarp();
+    const int32_t first = column + PIECE * Shape::SLOT_COLUMNS;
+    const int32_t row_bytes = (out.n - first < COLUMNS ? out.n - first : COLUMNS) * OUT_SIZE;  // more than 0
+    const int32_t num_rows = out.m - row < STORE_ROWS ? out.m - row : STORE_ROWS;
+    char* target = static_cast<char*>(out.base) + (row * out.pitch + first) * OUT_SIZE;
 #pragma unroll 1
-    for (int r = 0; r < STORE_ROWS && row + r < out.m; ++r) {
+    for (int32_t r = 0; r < num_rows; ++r, target += out.pitch * OUT_SIZE) {  // (1, COLUMNS) at any element's address
+        const int32_t phase = static_cast<int32_t>(reinterpret_cast<uint64_t>(target)) & (LINE_BYTES - 1);
+        const int32_t at = static_cast<int32_t>(lane) * 4 - phase;  // where this lane's word of the first line begins
+        if (OUT_SIZE == 4 || phase % 4 == 0) {
+            uint32_t words[LINES];
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c += WARP_THREADS) {
-            const int within = c + static_cast<int>(lane);
-            const int32_t out_column = column + PIECE * Shape::SLOT_COLUMNS + within;
-            if (within >= COLUMNS || out_column >= out.n) continue;
-            const uint32_t source = slot + swizzled<Shape::ROW_BYTES>(r * Shape::ROW_BYTES + within * OUT_SIZE);
-            const int64_t element = (row + r) * out.pitch + out_column;
-            if constexpr (OUT_SIZE == 4) {
-                static_cast<uint32_t*>(out.base)[element] = ptx::ld_shared_u32(source);
-            } else {
-                static_cast<uint16_t*>(out.base)[element] = ptx::ld_shared_u16(source);
+            for (int line = 0; line < LINES; ++line) {
+                const int32_t here = at + line * LINE_BYTES;
+                if (here >= 0 && here < row_bytes) words[line] = ptx::ld_shared_u32(slot_address<Shape, COUNT>(slot, r, here));
+            }
+#pragma unroll
+            for (int line = 0; line < LINES; ++line) {
+                const int32_t here = at + line * LINE_BYTES;
+                if (here < 0 || here >= row_bytes) continue;
+                if (OUT_SIZE == 4 || here + 4 <= row_bytes) {
+                    *reinterpret_cast<uint32_t*>(target + here) = words[line];
+                } else {
+                    *reinterpret_cast<uint16_t*>(target + here) = static_cast<uint16_t>(words[line]);
+                }
+            }
+        } else {
+            uint16_t low[LINES], high[LINES];
+#pragma unroll
+            for (int line = 0; line < LINES; ++line) {
+                const int32_t here = at + line * LINE_BYTES, next = here + 2;
+                if (here >= 0 && here < row_bytes) low[line] = ptx::ld_shared_u16(slot_address<Shape, COUNT>(slot, r, here));
+                if (next >= 0 && next < row_bytes) high[line] = ptx::ld_shared_u16(slot_address<Shape, COUNT>(slot, r, next));
+            }
+#pragma unroll
+            for (int line = 0; line < LINES; ++line) {
+                const int32_t here = at + line * LINE_BYTES, next = here + 2;
+                if (here >= 0 && next < row_bytes) {
+                    *reinterpret_cast<uint32_t*>(target + here) = low[line] | static_cast<uint32_t>(high[line]) << 16;
+                } else if (here >= 0 && here < row_bytes) {
+                    *reinterpret_cast<uint16_t*>(target + here) = low[line];
+                } else if (next >= 0 && next < row_bytes) {
+                    *reinterpret_cast<uint16_t*>(target + next) = high[line];
+                }
             }
         }
     }
@@ -252,7 +293,7 @@ DEVICE void send_slots(const NoTensorMap&, const OutOfShape& out, uint32_t slot,
 // The same of a transposed slot: two columns at a time, of 16 neighbours in out each.
 template <class Shape, int PIECE, class OutOfShape>
 DEVICE void send_slot_transposed(const OutOfShape& out, uint32_t slot, int32_t row, int32_t column, uint32_t lane) {
-    constexpr int COLUMNS = Shape::columns_of(PIECE);
+    constexpr int COLUMNS = Shape::SLOT_COLUMNS;
     const int32_t out_row = row + static_cast<int32_t>(lane % STORE_ROWS);
     __syncwarp();
 #pragma unroll 1
@@ -283,7 +324,7 @@ DEVICE void store_rows(uint32_t slots, const Values& rC, const OutOfShape& out, 
         }
         __syncwarp();
         write_slots<Shape, PIECE, PIECE + COUNT>(slots, rC, lane);
-        if constexpr (Config::OUT_TRANSPOSED && !Config::OUT_THROUGH_TMA) {
+        if constexpr (Shape::ONE_BY_ONE) {
             send_slot_transposed<Shape, PIECE>(out, slots, row, column, lane);
         } else {
             send_slots<Shape, PIECE, COUNT>(out.map, out, slots, row, column, lane);

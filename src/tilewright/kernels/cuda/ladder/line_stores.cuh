@@ -1,5 +1,5 @@
 // How accumulators reach out through shared memory but without TMA (v09): stmatrix into a warp's own slot, then lines
-// of 128 bytes, 16 bytes a lane. Where out's rows are no multiples of 16 bytes, element by element as in epilogue.cuh.
+// of 128 bytes, 16 bytes a lane. Where out's rows are no multiples of 16 bytes, word by word as in epilogue.cuh.
 #pragma once
 
 #include "epilogue.cuh"

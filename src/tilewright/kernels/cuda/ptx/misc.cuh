@@ -44,6 +44,13 @@ DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
     return found;
 }
 
+// PTX ISA, shf.r.wrap: the 32 bits from bit `amount` on, modulo 32, of the 64 bits high:low.
+DEVICE uint32_t shf_r_wrap(uint32_t low, uint32_t high, uint32_t amount) {
+    uint32_t found;
+    asm("shf.r.wrap.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(amount));  // arithmetic only
+    return found;
+}
+
 // PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote is
 // visible. Where there are none it does nothing.
 DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -1,0 +1,74 @@
+"""What one product comes down to: launches in order over named operands, and the memory that they hand on.
+
+Plain values, and the shortest way to run them; knows nothing of GEMM, of drivers, or of who keeps packed calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.backends.base import Argument, Backend, Launch
+from tilewright.jit.source import Binary
+
+SCRATCH_ALIGNMENT_BYTES = 256  # of each piece of scratch: whole lines of the L2, and what TMA asks for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One launch. `name` says what it does, in explanations; `binary()` compiles when it is first asked."""
+
+    name: str
+    binary: Callable[[], Binary]
+    launch: Launch
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that holds nothing before the first step and nothing that anybody wants after the last. `name` is what the
+    steps' arguments call it, as they call a, b and out."""
+
+    name: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Steps in the order of one stream, and their scratch. Most products are one step without any."""
+
+    steps: tuple[Step, ...]
+    scratch: tuple[Scratch, ...] = ()
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of all scratch in one piece that starts at a multiple of the alignment."""
+        return sum(_rounded(piece.num_bytes) for piece in self.scratch)
+
+    def scratch_addresses(self, base: int) -> dict[str, int]:
+        """Where each piece lies in memory of scratch_bytes at `base`."""
+        found = {}
+        for piece in self.scratch:
+            found[piece.name] = base
+            base += _rounded(piece.num_bytes)
+        return found
+
+
+def _rounded(num_bytes: int) -> int:
+    return -(-num_bytes // SCRATCH_ALIGNMENT_BYTES) * SCRATCH_ALIGNMENT_BYTES
+
+
+def run_once(backend: Backend, work: Work, addresses: dict[str, int], ordinal: int = 0, stream: int = 0) -> None:
+    """Loads, packs and enqueues every step, with scratch of the backend: for checks, where a second call never comes.
+
+    `addresses` are those of a, b and out. Raises: what the backend raises.
+    """
+    base = backend.allocate(work.scratch_bytes, ordinal, stream) if work.scratch else 0
+    try:
+        named = {**addresses, **work.scratch_addresses(base)}
+        for step in work.steps:
+            kernel = backend.load(step.binary(), ordinal, step.launch)
+            backend.launch(backend.pack(kernel, step.launch, step.arguments, named), stream)
+    finally:
+        if base:
+            backend.free(base, ordinal, stream)

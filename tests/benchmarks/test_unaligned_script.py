@@ -1,0 +1,59 @@
+"""benchmarks/unaligned.py: what it builds and what its table says, on rows that nobody measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "unaligned.py"
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("unaligned_script", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["unaligned_script"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(shape: tuple[int, int, int], candidate: str, time_us: float, **more: Any) -> dict[str, Any]:
+    m, n, k = shape
+    return {"kind": "time", "m": m, "n": n, "k": k, "candidate": candidate, "median_us": time_us, "status": "ok",
+            "config": "some"} | more  # fmt: skip
+
+
+def test_every_neighbour_is_read_and_stored_by_tma(script: ModuleType) -> None:
+    problems = script.problems()
+    aligned = [problem for problem in problems if all(size % 16 == 0 for size in (problem.m, problem.n, problem.k))]
+    assert all(not problem.repacked and problem.out_through_tma for problem in aligned)
+    others = [problem for problem in problems if problem not in aligned]
+    assert len(others) == len(script.TARGETS) + len(script.SWEEP)
+    assert all(problem.repacked or not problem.out_through_tma for problem in others)
+
+
+def test_a_line_holds_the_ratio_to_the_neighbour_and_to_cublas(script: ModuleType) -> None:
+    shape, beside = (4095, 4095, 4095), (4096, 4096, 4096)
+    rows = [row(shape, "tilewright", 220.0), row(shape, "cublas", 1100.0), row(beside, "tilewright", 200.0)]
+    rows.append(row(shape, "repack", 30.0, kind="repack", moved_gbps=4000.0))
+    head, line, *rest = script.table(rows)
+    assert head.split()[:3] == ["m", "x", "n"]
+    assert line.split()[:7] == ["4095x4095x4095", "220.0", "30.0", "4000", "200.0", "1.100", "1100.0"]
+    assert "5.00x" in line
+    assert all("no time" in other for other in rest)
+
+
+def test_wrong_cases_and_children_that_died_are_named(script: ModuleType) -> None:
+    rows = [
+        {"kind": "check", "case": "one", "status": "ok", "why": ""},
+        {"kind": "check", "case": "two", "status": "wrong", "why": "3 of 4"},
+        {"kind": "child", "part": "check", "status": "exit -11", "why": "a fault"},
+    ]
+    assert script.table(rows) == ["1 of 2 cases right", "  wrong: two: 3 of 4", "check: exit -11: a fault"]

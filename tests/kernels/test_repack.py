@@ -1,0 +1,133 @@
+"""The host's side of the copy: where it lies, what its kernel is told, and that every number fits its type."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright import device
+from tilewright.backends.base import IntsArgument, MapArgument, PointerArgument
+from tilewright.jit.build import build
+from tilewright.kernels import repack
+from tilewright.kernels.hopper import HOPPER
+from tilewright.model import best, repack_us
+from tilewright.problem import MAX_EXTENT, Problem, checked, packed
+
+H200 = device.preset("h200")
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_the_kernel_neither_spills_nor_leaves_a_cta_out(batch: tuple[int, ...]) -> None:
+    resources = build(repack.source(packed(65, 65, 65, padded=False, batch=batch), H200)).resources
+    assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
+    assert resources.registers * repack.THREADS * repack.CTAS_PER_SM <= 65536
+
+
+def test_a_copy_has_rows_of_whole_lines_and_matrices_one_behind_the_other() -> None:
+    problem = packed(5, 7, 67, padded=False, batch=(2, 3), shared="b")
+    found = repack.repacked(problem, ("a", "b"))
+    assert (found.a_pitch, found.b_pitch) == (128, 128)
+    assert (found.a_batch, found.b_batch) == ((3 * 5 * 128, 5 * 128), (0, 0))
+    assert repack.scratch_bytes(problem, "a") == 6 * 5 * 256
+    assert repack.scratch_bytes(problem, "b") == 7 * 256
+    assert found.unreadable == found.repacked == ()
+    assert dataclasses.replace(found, a_pitch=67, b_pitch=67, a_batch=(1005, 335), b_batch=(0, 0)) == problem
+
+
+def test_what_is_not_copied_stays_as_it_is() -> None:
+    problem = packed(5, 7, 64)
+    assert repack.repacked(problem, ()) == problem
+    assert repack.repacked(dataclasses.replace(problem, a_pitch=65), ("a",)).b_pitch == 64
+
+
+def test_the_pitch_of_a_single_row_becomes_one_that_a_tensor_map_takes() -> None:
+    found = repack.repacked(packed(1, 8, 67, padded=False), ("b",))
+    assert found.a_pitch == 72
+    assert checked(found).unreadable == ()
+
+
+def test_few_chunks_take_few_ctas_and_many_take_every_sm() -> None:
+    def grid(m: int, num_sms: int | None = None) -> int:
+        return repack.launch(packed(m, 8, 67, padded=False), ("a",), H200, num_sms).grid
+
+    assert grid(1) == 1
+    assert grid(2 * 1024 // 9) == 2  # 9 chunks a row, 1024 chunks a CTA
+    assert grid(10**6) == 132 * repack.CTAS_PER_SM
+    assert grid(10**6, 5) == 5 * repack.CTAS_PER_SM
+
+
+def test_bytes_of_rows_that_are_all_the_same_are_read_once() -> None:
+    problem = packed(4095, 4095, 4095, padded=False)
+    assert repack.moved_bytes(problem, ("a", "b")) == (2 * 4095 * 8190, 2 * 4095 * 8190)
+    assert repack.moved_bytes(dataclasses.replace(problem, a_pitch=0), ("a",)) == (8190, 4095 * 8190)
+    assert repack_us(problem, ("a", "b"), H200) == pytest.approx(28.76 + H200.launch_us, rel=0.001)
+
+
+extents = st.one_of(st.integers(1, 600), st.integers(1, MAX_EXTENT))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    batch = tuple(draw(st.lists(st.integers(1, 70_000), max_size=3)))
+    problem = packed(
+        draw(extents), draw(extents), draw(extents),
+        a_major=draw(st.sampled_from(["k", "m"])), b_major=draw(st.sampled_from(["k", "n"])),
+    )  # fmt: skip
+    strides = st.integers(0, 2**38)
+    return dataclasses.replace(
+        problem,
+        a_pitch=draw(strides),
+        b_pitch=draw(strides),
+        batch=batch,
+        a_batch=tuple(draw(strides) for _ in batch),
+        b_batch=tuple(draw(strides) for _ in batch),
+        out_batch=tuple(0 for _ in batch),
+    )
+
+
+@settings(max_examples=200)
+@given(problem=problems(), num_sms=st.sampled_from([1, 2, 132]))
+def test_every_number_fits_what_the_kernel_holds_it_in(problem: Problem, num_sms: int) -> None:
+    """Digits of a place are uint32, offsets int64; a step is the number of threads in those digits."""
+    launch = repack.launch(problem, ("a", "b"), H200, num_sms)
+    arguments = repack.arguments(problem, ("a", "b"), launch)
+    threads = launch.grid * launch.block
+    assert threads < 2**31
+    for source, target, numbers in zip(*(arguments[start::3] for start in range(3)), strict=True):
+        assert isinstance(source, PointerArgument)
+        assert isinstance(target, PointerArgument)
+        assert isinstance(numbers, IntsArgument)
+        assert source.granule_bytes == 16
+        assert target.num_bytes == repack.scratch_bytes(problem, source.operand)
+        row_bytes, first, *rest = numbers.values
+        dims = len(rest) // 4
+        extents, steps, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
+        assert all(1 <= extent < 2**32 for extent in extents)
+        assert 0 <= first < threads
+        assert all(0 <= step < extent for step, extent in zip(steps[:-1], extents, strict=False))
+        assert sum(step * math.prod(extents[:dim]) for dim, step in enumerate(steps)) == threads
+        # A thread begins below `threads`, and goes up to CHUNKS steps past the end before it looks again.
+        assert max(extents[-1] + repack.CHUNKS * (steps[-1] + 1), threads) < 2**32
+        assert all(stride % 16 == 0 for stride in targets)
+        furthest = sum((extent - 1) * stride for extent, stride in zip(extents, targets, strict=True))
+        assert furthest + 16 <= target.num_bytes
+        read = sum((extent - 1) * stride for extent, stride in zip(extents[1:], sources[1:], strict=True))
+        assert read + row_bytes == source.num_bytes
+
+
+def test_the_products_maps_are_of_the_copies_whatever_the_operands_were() -> None:
+    for problem in (
+        packed(65, 66, 67, padded=False),
+        packed(65, 66, 67, padded=False, batch=(2, 3)),
+        dataclasses.replace(packed(65, 64, 64), a_pitch=0, b_pitch=3),
+        packed(1, 1, 1, padded=False),
+    ):
+        copied = repack.repacked(problem, problem.repacked)
+        config = best(copied, H200).config
+        launch = HOPPER.launch(copied, config, H200)
+        maps = [each for each in HOPPER.arguments(copied, config, launch) if isinstance(each, MapArgument)]
+        assert all(each.tensor_map.violations(0) == () for each in maps)

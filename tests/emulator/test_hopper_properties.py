@@ -61,7 +61,8 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         return max(1, int(pick(*counts)) * step + int(pick(0, 0, -1, 1, -7, 8, -8, random.randrange(1 - step, step))))
 
     cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
-    swap, split_k = pick((False, 1), (True, 1), (False, 2), (True, 2), (True, 4))
+    forms = [(False, 1), (True, 1), (False, 2), (True, 2), (True, 4)]
+    swap, split_k = pick(*forms) if tile_m >= 64 * consumers else (False, 1)  # 64 rows of two consumers are ping-pong's
     if split_k > 1:
         cluster_m = cluster_n = 1
     is_single = cluster_m * cluster_n == 1

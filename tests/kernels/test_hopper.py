@@ -377,3 +377,11 @@ def test_a_tile_that_would_leave_in_thin_boxes_is_not_offered() -> None:
     offered = {config.tile_n for config in HOPPER.space(packed(4096, 4096, 4096, out_dtype="fp32"), H200)}
     assert 192 in offered
     assert 200 not in offered
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_a_tile_of_8_columns_compiles_whatever_room_its_stores_have(slots: int) -> None:
+    """The shape of a tail that is not there is that of no tile."""
+    config = Config(tile_m=64, tile_n=8, consumers=1, stages=4, store_slots=slots)
+    for out_dtype in (None, "fp32"):
+        assert build(render(HOPPER, packed(65, 67, 64, out_dtype=out_dtype), config, H200)).resources.registers

@@ -23,6 +23,7 @@ _CTA_S = 0.5e-3
 _TILE_BLOCK_S, _TILE_BLOCK_COLUMN_S = 0.4e-3, 4e-6  # 64 rows of a tile stored, and each column of them
 _SLOT_S = 0.25e-3  # the producer's part of one step along k
 _SLOT_BLOCK_S, _SLOT_BLOCK_COLUMN_S = 0.35e-3, 0.6e-6  # the four wgmmas of 64 rows, and each column of them
+_SENT_BLOCK_S = 1.6e-3  # of a split: 8 columns of 64 rows, of which each thread of a consumer sends 16 bytes
 _ARRIVAL_S = 60e-6  # each thread that arrives on a barrier of its own accord: v02 to v06
 _MULTIPLY_ADD_S = 50e-9  # of one thread: v01
 _CHECKS = 3.2  # times as long with the checker
@@ -46,7 +47,8 @@ def emulated_s(
         slot = _SLOT_S + blocks * (_SLOT_BLOCK_S + config.tile_n * _SLOT_BLOCK_COLUMN_S)
         if family.startswith(_LONE_ARRIVALS):
             slot += launch.block * _ARRIVAL_S
-        work = launch.grid * _CTA_S + num_tiles * tile + num_slots * slot
+        sent = num_tiles * config.split_k * blocks * (config.tile_n // 8) if config.split_k > 1 else 0
+        work = sent * _SENT_BLOCK_S + launch.grid * _CTA_S + num_tiles * tile + num_slots * slot
     return _FIRST_S + work * (_CHECKS if checks else 1.0)
 
 

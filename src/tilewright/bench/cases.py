@@ -107,7 +107,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
                     problem=with_out(packed(*middle, dtype=dtype, out_dtype=out_dtype), pitch, offset),
                     out_offset=offset,
                 )
-    for num_sms in (config.cluster, 3):
+    for num_sms in (config.cluster, max(3, config.cluster + 1)):
         for major in majors:
             yield Case(problem=packed(*middle, b_major=major), kind="integer", num_sms=num_sms)
     yield from layout_cases(config)
@@ -232,9 +232,13 @@ def small_cases(config: Config) -> Iterator[Case]:
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype=out_dtype), kind="integer")
     for a_major, b_major in LAYOUTS:
         problem = packed(tile_m + 1, tile_n + 8, 2 * config.tile_k + 8, a_major=a_major, b_major=b_major, batch=(2, 2))
-        yield Case(problem=wide(problem), kind="integer", num_sms=2)
+        yield Case(problem=wide(problem), kind="integer", num_sms=max(2, config.cluster))
         yield Case(problem=packed(tile_m, tile_n, 100, a_major=a_major, b_major=b_major, batch=(3,)), kind="integer")
-    yield Case(problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k), kind="integer", num_sms=2)
+    yield Case(
+        problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k),
+        kind="integer",
+        num_sms=max(2, config.cluster),
+    )
 
 
 def with_out(problem: Problem, pad: int, offset: int) -> Problem:

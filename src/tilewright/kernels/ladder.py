@@ -200,11 +200,13 @@ class SpecializedRung(Rung):
             found |= {
                 "BATCH_DIMS": 0,
                 "STORE_WARP_BYTES": own.slots_a_warp_bytes,
+                "STORED_N": own.tile_n,
                 "STORE_COLUMNS": store_columns(problem, own.tile_n),
                 "TAIL_N": 0,
                 "TAIL_STORE_COLUMNS": 0,
                 "OUT_TYPE": f"Type::{problem.out_dtype}",
                 "OUT_THROUGH_TMA": self.stores_by_tma and problem.out_through_tma,
+                "OUT_TRANSPOSED": False,
                 "WHOLE_CHUNKS": problem.out_through_tma,  # the same rule: rows of whole 16 bytes
             }
         return found

@@ -18,6 +18,7 @@ struct Config {
     static constexpr int THREADS = 384;
     static constexpr bool PINGPONG = false;
     static constexpr int TAIL_N = 0;
+    static constexpr int TAIL_STAGES = 0;
     static constexpr bool STAGGERED = false;
     static constexpr bool K_BACK_AND_FORTH = false;
     static constexpr bool MOVES_REGISTERS = true;
@@ -27,6 +28,7 @@ struct Config {
     static constexpr int EMPTY_ARRIVALS = 8;
     static constexpr int STAGE_BYTES = 49152;
     static constexpr int STORE_WARP_BYTES = 4096;
+    static constexpr int TAIL_STORE_WARP_BYTES = 0;
     static constexpr int STORED_N = 256;
     static constexpr int STORE_COLUMNS = 64;
     static constexpr int TAIL_STORE_COLUMNS = 0;

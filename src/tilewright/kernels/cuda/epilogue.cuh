@@ -31,8 +31,9 @@ constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 constexpr int LINE_BYTES = WARP_THREADS * 4;  // of out, that a warp stores at once: a line of the L2
 
-// The columns of a tile that are stored, those of its slots, and those that are multiplied (config.stored_n): config.store_columns chooses them so that rows of a slot below each other
-// lie in different banks, by TMA's swizzle or by their length alone.
+// The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are as
+// wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle or by
+// their length alone.
 template <int COLUMNS_, int SLOT_COLUMNS_, int WARP_BYTES, int TILE_COLUMNS_ = COLUMNS_>
 struct StoreShape {
     static constexpr int TILE_COLUMNS = TILE_COLUMNS_;

@@ -433,17 +433,19 @@ private:
     // out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
     DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
-        const uint32_t slots = store_slots(to);
+        const uint32_t slots = store_slots<typename OutOfShape::Shape>();
         if (row < to.m) store_rows(slots, values, matrix_of(to, batch, matrix), row, column, lane);  // (16, TILE_N)
     }
 
     // This warp's store slots: for a wide tile, and for a narrow one, once the stores of all wide ones have left them.
-    DEVICE uint32_t store_slots(const Out&) const {
-        return shared_address(shared.operands) + WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES;
-    }
-    DEVICE uint32_t store_slots(const OutTail&) const {
-        wait(shared_address(&shared.stored), 0);
-        return shared_address(shared.operands) + NARROW_RING_BYTES + warp_of_cta() * Config::TAIL_STORE_WARP_BYTES;
+    template <class Shape>
+    DEVICE uint32_t store_slots() const {
+        if constexpr (Config::TAIL_N > 0 && Shape::COLUMNS == Config::TAIL_N) {
+            wait(shared_address(&shared.stored), 0);
+            return shared_address(shared.operands) + NARROW_RING_BYTES + warp_of_cta() * Config::TAIL_STORE_WARP_BYTES;
+        } else {
+            return shared_address(shared.operands) + WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES;
+        }
     }
     DEVICE uint32_t warp_of_cta() const { return index * WARPGROUP_WARPS + warp; }  // of the consumers'
 

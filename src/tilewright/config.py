@@ -449,8 +449,9 @@ class Config:
         Source: with these none of 640 random legal configs spilled or had its wgmmas serialised, half of them near the
         limit (NVRTC 13.5, 2026-11-30). With less: 8 of 8 spilled through TMA at 24, and 2 of 11 with fp32 out at 31.
         Batches of one dimension need no more, since a consumer finds its matrix when it stores; of several 2 of 65
-        spilled at 31. Where out is stored without TMA, none of 75 with 31 to 44 spilled, whatever out's type and the
-        batch, and 15 of 15 at 24; stored element by element, as a transposed one is, 43 of 63 did at 24 to 40.
+        spilled at 31. Where out is stored without TMA, whatever its type and the batch, 1 of 165 with 31 to 48 spilled
+        (16 bytes; staggered, a tail, one consumer), and 15 of 15 at 24; stored element by element, as a transposed one
+        is, 43 of 63 did at 24 to 40.
         """
         batch = 4 if len(problem.batch) > 1 else 0
         if not problem.out_through_tma:

@@ -56,7 +56,7 @@ struct NarrowIf {
 };
 template <>
 struct NarrowIf<false> {
-    using Shape = StoreShape<8, 8, 1024>;
+    using Shape = StoreShape<8, 8, (1 << 20)>;  // more bytes than any: no wide tile has this shape too
 };
 using Narrow = NarrowIf<(Config::TAIL_N > 0)>::Shape;
 

@@ -240,6 +240,16 @@ class Config:
         total = max(wide, narrow) + slots * self._slot_overhead_bytes(problem) + BARRIER_BYTES
         return -(-total // ATOM_BYTES) * ATOM_BYTES + self.partial_bytes
 
+    def ctas_per_sm(self, problem: Problem, device: Device) -> int:
+        """CTAs of one kernel that an SM has room for, at most 2.
+
+        By shared memory, of which each takes 1 KB more than it asks for (CUDA programming guide), and by registers: one
+        consumer's kernels use 48 to 64 a thread with 64 accumulators or fewer (NVRTC 13.5), and two consumers' as many
+        as there are.
+        """
+        fits = 2 * (self.smem_bytes(problem) + 1024) <= device.smem_per_sm_bytes
+        return 2 if fits and not self.moves_registers and self.accumulators <= 64 else 1
+
     @property
     def full_arrivals(self) -> int:
         """Arrivals that complete a full barrier: the producer's own; the bytes are counted apart."""

@@ -28,22 +28,26 @@ _STAGGERED_HIDES = 0.6
 # First bytes from memory, first wgmmas, what is left of the last store: 2.0 us with the launch for the tiniest kernels.
 RAMP_US = 1.3
 # A ring has room for what is asked for in this time: with s stages a CTA takes s - 1 slots in it (Little's law).
-_LATENCY_US = 1.0
-# A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 130 ns.
-_CHAIN_CYCLES = 225
+_LATENCY_US = 0.6
+# A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 120 ns.
+_CHAIN_CYCLES = 215
 # What TMA needs for a row of 128 bytes of a tile, and for one past the operand's end, which it fills with zeros: one
-# row of a in 64 takes longer than 64 (k = 14336, n = 4096, 64x64 on 64 CTAs: 57.7 and 34.8 us).
-_ROW_CYCLES = 1.6
-_ABSENT_ROW_CYCLES = 5.5
+# row of a in 64 takes longer than 64 (k = 14336, n = 4096, 64x64 on 64 CTAs: 57.7 and 34.8 us; on 128, with half of k
+# each: 42.4 and 31.4).
+_ROW_CYCLES = 1.45
+_ABSENT_ROW_CYCLES = 6.5
 # Of the rate of a read of whole buffers: rows of 128 bytes, each of another DRAM page.
-_TILE_DRAM_SHARE = 0.94
+_TILE_DRAM_SHARE = 0.93
+# The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
+# place of the row. With a split they lie at two places or more.
+_IN_STEP_DRAM_SHARE = 0.91
 # Two resources near their limit slow each other down: the p-norm of the times that they take alone. L2 beside DRAM, and
 # both beside what a CTA can do.
-_MEMORY_NORM = 4
-_CTA_NORM = 6
+_MEMORY_NORM = 6
+_CTA_NORM = 5
 # Adding up a split tile, a CTA: the last bytes sent, the wait, and what it sends through the cluster's network.
-_REDUCE_BASE_CYCLES = 200
-_REDUCE_BYTES_PER_CYCLE = 12
+_REDUCE_BASE_CYCLES = 400
+_REDUCE_BYTES_PER_CYCLE = 10
 # Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
 # about the same time are merged, down to this; a cluster's multicast reads half. Fitted to L2 reads over fill, H200,
 # 2026-11-29: 128x256 0.59, 256x192 0.67, 256x128 0.70, ping-pong 128x192 0.58, clusters 0.65.
@@ -97,7 +101,7 @@ class Work:
     l2_bytes: float
     dram_bytes: float
     flops: float  # with those on the zeros past the edges
-    dram_share: float = _TILE_DRAM_SHARE
+    dram_share: float = 1.0
     pj_per_flop: float = TENSOR_PJ + _REST_PJ
 
     def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
@@ -165,6 +169,7 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
         fill_bytes=fill_bytes,
         l2_bytes=l2_bytes,
         dram_bytes=dram_bytes,
+        dram_share=_TILE_DRAM_SHARE if config.split_k > 1 else _IN_STEP_DRAM_SHARE,
         flops=sum(2.0 * count * config.tile_m * tile_n * k for tile_n, count in shapes),
     )
 
@@ -186,7 +191,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     """A tile of the average height, `tile_n` wide.
 
     Worked example, 64x16 of 16 rows (swap), k = 4096, 22 stages on an h200: 64 k tiles of 4 wgmmas of 20 cycles, 80
-    rows of 1.6 cycles, or the chain's 225: 14,400 cycles, 8.2 us; its ring asks for a slot every 1 us / 21, 3 us.
+    rows of 1.45 cycles, or the chain's 215: 13,760 cycles, 7.8 us; its ring asks for all of them in 64 x 0.6 / 21 us.
     """
     rows, columns = config.tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)

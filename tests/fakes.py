@@ -204,7 +204,9 @@ def _multiply(call: Call) -> None:
     maps = [x for x in call.arguments if isinstance(x, MapArgument)]
     ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
     a, b = (_through(x.tensor_map, call.addresses[x.operand], in_type).astype(np.float64) for x in maps[:2])
-    a, b = (a if layout[1] == "n" else a.mT), (b.mT if layout[0] == "t" else b)
+    is_swap = "swap" in call.kernel.name.split("_")  # then a is the product's b, b its a, and out is stored transposed
+    a_is_k_major, b_is_k_major = (layout[0] == "t", layout[1] == "n")[:: 1 if is_swap else -1]
+    a, b = (a if a_is_k_major else a.mT), (b.mT if b_is_k_major else b)
     batch = next((x.values for x in call.arguments if isinstance(x, IntsArgument)), (1,))
     dims = (len(batch) - 1) // 4
     extents, a_moves, b_moves, strides = (batch[1 + dims * i : 1 + dims * (i + 1)] for i in range(4))
@@ -214,8 +216,11 @@ def _multiply(call: Call) -> None:
         at_b = tuple(reversed([x * move for x, move in zip(member, b_moves, strict=True)]))
         offset = sum(x * stride for x, stride in zip(member, strides, strict=True)) * out_type.size
         address = call.addresses["out"] + offset
-        out = _memory(address, (ints["m"], ints["n"]), (ints["out_pitch"] * out_type.size,), out_type)
-        out[...] = (a[at_a] @ b[at_b]).astype(out_type.numpy)
+        pitches_bytes = (ints["out_pitch"] * out_type.size,)
+        values = (a[at_a] @ b[at_b]).astype(out_type.numpy)
+        if is_swap:
+            values = values.T
+        _memory(address, values.shape, pitches_bytes, out_type)[...] = values
 
 
 def _through(tensor_map: TensorMap, address: int, dtype: dtypes.DType) -> np.ndarray:

@@ -28,8 +28,12 @@ _MOST_IN_8 = 64 * 128
 
 def narrow_space(problem: Problem, device: Device) -> Iterator[Config]:
     """Every legal config of these that is worth a look; none for a large product."""
-    for base in dict.fromkeys((*_narrow(problem), *_few(problem))):
-        yield from _split(base, problem, device)
+    narrow = dict.fromkeys(_narrow(problem))
+    for base in narrow:
+        yield from _split(base, SPLITS, problem, device)
+    for base in _few(problem):
+        if base not in narrow:
+            yield from _split(base, SPLITS[1:], problem, device)  # whole, they are among the family's other tiles
 
 
 def _narrow(problem: Problem) -> Iterator[Config]:
@@ -53,11 +57,11 @@ def _few(problem: Problem) -> Iterator[Config]:
         yield Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, store_slots=1)
 
 
-def _split(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
+def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Device) -> Iterator[Config]:
     """The config in every split that gives SMs work which they would not have, with as deep a ring as is of use."""
     k_tiles = -(-problem.k // base.tile_k)
     tiles = base.num_tiles(problem)
-    for split_k in SPLITS:
+    for split_k in splits:
         if split_k == 1 and not base.swap and tiles > device.num_sms:
             continue  # the family's other tiles serve
         if split_k > 1 and (tiles > 2 * device.num_sms or k_tiles < _LEAST_K_TILES * split_k):

@@ -90,7 +90,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
-        for field in dataclasses.fields(self):
+        for field in _FIELDS:
             value = getattr(self, field.name)
             if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
                 with contextlib.suppress(TypeError):
@@ -240,6 +240,16 @@ class Config:
         total = max(wide, narrow) + slots * self._slot_overhead_bytes(problem) + BARRIER_BYTES
         return -(-total // ATOM_BYTES) * ATOM_BYTES + self.partial_bytes
 
+    def ctas_per_sm(self, problem: Problem, device: Device) -> int:
+        """CTAs of one kernel that an SM has room for, at most 2.
+
+        By shared memory, of which each takes 1 KB more than it asks for (CUDA programming guide), and by registers: one
+        consumer's kernels use 48 to 64 a thread with 64 accumulators or fewer (NVRTC 13.5), and two consumers' as many
+        as there are.
+        """
+        fits = 2 * (self.smem_bytes(problem) + 1024) <= device.smem_per_sm_bytes
+        return 2 if fits and not self.moves_registers and self.accumulators <= 64 else 1
+
     @property
     def full_arrivals(self) -> int:
         """Arrivals that complete a full barrier: the producer's own; the bytes are counted apart."""
@@ -306,7 +316,7 @@ class Config:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
         wrong_types = [
             f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
-            for field in dataclasses.fields(self)
+            for field in _FIELDS
             for value in [getattr(self, field.name)]
             if type(value) is not _KINDS[field.type][0]
         ]
@@ -504,6 +514,9 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     row_bytes = tile_n * size
     boxes = [wide for wide in range(8 * size, row_bytes + 1, 8 * size) if row_bytes % wide == 0]
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size
+
+
+_FIELDS = dataclasses.fields(Config)  # once: a choice looks at them hundreds of times
 
 
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:

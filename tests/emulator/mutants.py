@@ -304,8 +304,11 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "predicated: halves in the wrong order",
         "predicated stores",
-        (ROW_STORE, "ptx::shf_l_wrap(words[3 - WORDS + i], last, half_bits)",
-         "ptx::shf_l_wrap(last, words[3 - WORDS + i], half_bits)"),
+        (
+            ROW_STORE,
+            "ptx::shf_l_wrap(words[3 - WORDS + i], last, half_bits)",
+            "ptx::shf_l_wrap(last, words[3 - WORDS + i], half_bits)",
+        ),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -329,15 +332,21 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "predicated: the chunk before a row is whole",
         "predicated stores",
-        (ROW_STORE, "if (static_cast<uint32_t>(at) > static_cast<uint32_t>(out.row_bytes - 16)) continue;",
-         "if (at > out.row_bytes - 16) continue;"),
+        (
+            ROW_STORE,
+            "if (static_cast<uint32_t>(at) > static_cast<uint32_t>(out.row_bytes - 16)) continue;",
+            "if (at > out.row_bytes - 16) continue;",
+        ),
         by=("missing __syncwarp", "data race", "out of bounds"),
     ),
     mutant(
         "predicated: the last chunk of a row is whole",
-        "predicated stores",
-        (ROW_STORE, "static_cast<uint32_t>(out.row_bytes - 16)) continue;",
-         "static_cast<uint32_t>(out.row_bytes - 2)) continue;"),
+        "staggered without TMA",
+        (
+            ROW_STORE,
+            "static_cast<uint32_t>(out.row_bytes - 16)) continue;",
+            "static_cast<uint32_t>(out.row_bytes - 2)) continue;",
+        ),
         by=("missing __syncwarp", "data race", "out of bounds"),
     ),
     mutant(

@@ -19,7 +19,17 @@ from tilewright.kernels.render import device_code
 
 ROWS = 16
 # (bytes of a row of a slot, slots, bytes of an element): every swizzle and none, half warps, whole ones and two rounds
-SHAPES = ((400, 1, 2), (128, 4, 2), (128, 1, 2), (64, 3, 2), (16, 1, 2), (208, 2, 2), (128, 5, 4), (32, 8, 4), (64, 1, 4))
+SHAPES = (
+    (400, 1, 2),
+    (128, 4, 2),
+    (128, 1, 2),
+    (64, 3, 2),
+    (16, 1, 2),
+    (208, 2, 2),
+    (128, 5, 4),
+    (32, 8, 4),
+    (64, 1, 4),
+)
 
 # One warp: fills the slots with the number of each element, 1 .. 65535, then stores them.
 PROBE = """

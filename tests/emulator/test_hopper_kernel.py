@@ -181,8 +181,10 @@ def test_stores_without_tma_read_their_slots_without_a_bank_conflict(tile_n: int
     found = [(site.opcode, count) for site, count in backend.report.banks.items()]
     chunks = [count for opcode, count in found if opcode == "ld.shared.v4.u32"]
     ends = [count for opcode, count in found if opcode == "ld.shared.u16"]
-    assert chunks and all(wavefronts == ideal for wavefronts, ideal in chunks)
-    assert ends and all(wavefronts <= 4 * ideal for wavefronts, ideal in ends)
+    assert chunks
+    assert all(wavefronts == ideal for wavefronts, ideal in chunks)
+    assert ends
+    assert all(wavefronts <= 4 * ideal for wavefronts, ideal in ends)
 
 
 @pytest.mark.parametrize(

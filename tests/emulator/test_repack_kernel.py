@@ -198,7 +198,7 @@ MUTANTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 @pytest.mark.parametrize(("name", "old", "new", "rules"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_a_planted_bug_is_reported(name: str, old: str, new: str, rules: tuple[str, ...]) -> None:
-    """Both operands on 4 CTAs of one SM, more units than groups, short rows and long ones; b ends where its memory does."""
+    """Both operands on 4 CTAs of one SM, more units than groups, short rows and long; b ends where its memory does."""
     device, found = replace(H200, num_sms=1), set()
     for problem in (packed(700, 301, 37, padded=False), packed(90, 61, 301, padded=False)):
         unit = edited(repack.source(problem, device), "", old, new)

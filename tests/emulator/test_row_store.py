@@ -1,4 +1,4 @@
-"""row_store.cuh alone, run from its own PTX: rows of slots to any element's address, every value once and nothing else."""
+"""row_store.cuh alone, run from its own PTX: rows of slots, to any element's address, each value and nothing else."""
 
 from __future__ import annotations
 

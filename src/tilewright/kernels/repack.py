@@ -21,8 +21,8 @@ CHUNK_BYTES = 16  # that one thread moves at once
 LINE_BYTES = 128  # rows of a copy start at multiples of it: whole lines of the L2
 THREADS = 256
 STRIP_LANES = 8  # that share a strip of a long row: a line at once
-# A strip is taken where it leaves at most this share of its chunks empty: a row of 128 chunks is 4 strips of 32, one of 129
-# takes 5. A chunk by itself costs about three times a strip's in instructions (63 and 23 of SASS, NVRTC 13.5).
+# A row is cut into strips where they leave at most this share of their chunks empty: 128 chunks are 4 strips of 32, and
+# 129 are 5. A chunk by itself costs 65 instructions, one of a full strip 39 (SASS of NVRTC 13.5, both loops).
 MAX_IDLE = 0.5
 
 Operands = tuple[str, ...]  # of "a" and "b", in this order

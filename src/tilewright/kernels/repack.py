@@ -37,6 +37,10 @@ class Shape:
     ctas_per_sm: int = 4  # 64 KiB in flight an SM
     waves: int = 1  # of such CTAs, at most; 1: each stays for all that it has to do
 
+    def __str__(self) -> str:
+        waves = "" if self.waves == 1 else f", up to {self.waves} waves"
+        return f"{self.chunks} chunks in strips of {self.strip}, {self.ctas_per_sm} CTAs an SM{waves}"
+
     @property
     def strip_chunks(self) -> int:
         """Chunks of a strip."""

@@ -138,7 +138,7 @@ def repack_row(problem: Problem) -> Row:
 
 
 def variant_rows() -> Iterator[Row]:
-    """Of each varied product the copies alone, cut in each way, and the whole with and without dependent_launch; cold."""
+    """Of each varied product the copies alone, cut in each way; the whole with and without dependent_launch. Cold."""
     for shape in VARIED:
         for row in varied(packed(*shape, padded=False)):
             yield {"kind": "variant", "m": shape[0], "n": shape[1], "k": shape[2]} | row

@@ -26,10 +26,19 @@ _FILL_BYTES_PER_CYCLE = 64
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
 _STORE_VALUES_PER_CYCLE = 2.5  # a warp
-# Of that, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
+# Stored without TMA, by the lanes: of 16 bytes of a row 2 wavefronts leave shared memory where TMA reads them once, and one
+# goes out past the same port; with the ends of rows 19 for one of 400 bytes, where 8 warps want the port (row_store.cuh).
+# A count, not a measurement: nothing of this way out has been timed on its own.
+_LANE_STORE_VALUES_PER_CYCLE = 1.3
+# Of either, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
 # 256x192 200,500 cycles a tile at 8192^3, 196,608 of them on the tensor cores (H200, 2026-11-30), before its stores
 # went out in one batch.
 _STAGGERED_HIDES = 0.6
+# The copy of operands: first bytes from memory and the last written, and of DRAM's rate what reads and writes together
+# reach. Measured, H200, 2026-11-30, the kernel before its rows were cut into strips: 4.0 us at 1023^3, 7.2 at 1535^3,
+# 11.2 at 2047^3, 38.7 at 4095^3; these give 4.1, 7.1, 11.3 and 40.0.
+_REPACK_RAMP_US = 1.0
+_REPACK_RATE = 0.75
 # First bytes from memory, first wgmmas, last store: from the 2.2 us of the best tiny kernels less the launch.
 _RAMP_US = 1.4
 # Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
@@ -185,12 +194,12 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
 
 
 def repack_us(problem: Problem, operands: repack.Operands, device: Device) -> float:
-    """Microseconds of the copy of these operands before the product: a launch, and its bytes through DRAM.
+    """Microseconds of the copy of these operands before the product: a launch, a way to memory and back, and its bytes.
 
-    A judgement, not a fit: what is written may stay in the L2 and be read there, and what is read may be there already.
-    Worked example: 4095^3 bf16 with odd rows, both operands: 4 x 33.5 MB at the h200's 4665 GB/s are 28.8 us.
+    Worked example: 4095^3 bf16 with odd rows, both operands: 4 x 33.5 MB at 0.75 of the h200's 4665 GB/s are 38.3 us.
     """
-    return device.launch_us + sum(repack.moved_bytes(problem, operands)) / device.dram_gbps / 1e3
+    moved_us = sum(repack.moved_bytes(problem, operands)) / (_REPACK_RATE * device.dram_gbps) / 1e3
+    return device.launch_us + _REPACK_RAMP_US + moved_us
 
 
 def floor_us(problem: Problem, device: Device) -> float:
@@ -299,7 +308,7 @@ def _work(problem: Problem, config: Config, device: Device, grid: int) -> _Work:
         fill = (config.tile_m + tile_n) * row_bytes / config.split_k / _FILL_BYTES_PER_CYCLE
         tensor_cycles += busiest * tile_cycles
         fill_cycles += busiest * fill
-        store_cycles += _shown_store_cycles(config, tile_n, busiest, tile_cycles)
+        store_cycles += _shown_store_cycles(problem, config, tile_n, busiest, tile_cycles)
         if config.split_k > 1:
             sent = config.tile_m * tile_n * 4 / _REDUCE_BYTES_PER_CYCLE
             store_cycles += busiest * (_REDUCE_BASE_CYCLES + sent)
@@ -341,11 +350,12 @@ def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
     )
 
 
-def _shown_store_cycles(config: Config, tile_n: int, tiles: int, tile_cycles: float) -> float:
+def _shown_store_cycles(problem: Problem, config: Config, tile_n: int, tiles: int, tile_cycles: float) -> float:
     """Cycles that the stores of a CTA's tiles add to its multiplications."""
     blocks = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
     columns = config.stored_n if config.split_k > 1 else tile_n
-    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / _STORE_VALUES_PER_CYCLE
+    rate = _STORE_VALUES_PER_CYCLE if problem.out_through_tma else _LANE_STORE_VALUES_PER_CYCLE
+    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return tiles * max(0.0, (store_cycles - tile_cycles) / 2) + store_cycles
     if config.staggered:

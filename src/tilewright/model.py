@@ -26,9 +26,9 @@ _FILL_BYTES_PER_CYCLE = 64
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
 _STORE_VALUES_PER_CYCLE = 2.5  # a warp
-# Stored without TMA, by the lanes: of 16 bytes of a row 2 wavefronts leave shared memory where TMA reads them once, and one
-# goes out past the same port; with the ends of rows 19 for one of 400 bytes, where 8 warps want the port (row_store.cuh).
-# A count, not a measurement: nothing of this way out has been timed on its own.
+# Stored without TMA, by the lanes: 16 bytes of a row leave shared memory twice, where TMA reads them once, and go out past
+# the same port; with the ends of rows 19 wavefronts for one of 400 bytes, where 8 warps want the port (row_store.cuh).
+# A count, not a measurement: this way out has not been timed on its own.
 _LANE_STORE_VALUES_PER_CYCLE = 1.3
 # Of either, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
 # 256x192 200,500 cycles a tile at 8192^3, 196,608 of them on the tensor cores (H200, 2026-11-30), before its stores

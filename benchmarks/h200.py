@@ -24,6 +24,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tilewright
 from tilewright.bench import narrow, repeats, report, sanitizers, suite
 from tilewright.bench.cases import Case, cases, small_cases
 from tilewright.bench.children import rows_of, run_limited
@@ -302,7 +303,7 @@ def build_part(options: argparse.Namespace) -> int:
         for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
             for major in ("k", "n"):
                 problem = packed(*shape, dtype=options.dtype, b_major=major, padded=not options.contiguous)
-                want(problem, choose(repack.repacked(problem, problem.repacked), device).config)
+                want(problem, tilewright.plan(problem, device=device).config)
     for problem, config in narrow.kernels(device) if "narrow" in parts else ():
         want(problem, config)
     for source in repeats.sources(device) if "repeats" in parts else ():

@@ -214,7 +214,9 @@ class FakeCompiler:
 def _repack(call: Call) -> None:
     """The copies that kernel repack would make, through its arguments alone: numbers as struct Matrices has them."""
     for source, target, numbers in zip(*(call.arguments[start::3] for start in range(3)), strict=True):
-        row_bytes, _, *rest = numbers.values
+        row_bytes, num_ctas, _, *rest = numbers.values
+        if num_ctas == 0:
+            continue
         dims = len(rest) // 4
         extents, _, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
         for place in np.ndindex(*extents[1:]):

@@ -227,9 +227,18 @@ def test_an_explanation_names_the_copies_with_their_bytes_and_time(unplugged):
     assert explanation.copies.scratch_bytes == plan.work.scratch_bytes == 2 * 4095 * 8192
     assert explanation.predicted_us == padded.explain().predicted_us + explanation.copies.predicted_us
     assert explanation.terms[0] == ("repack", explanation.copies.predicted_us)
-    assert plan.config == padded.config
+    assert plan.config == padded.config.replace(dependent_launch=True)
+    assert plan.launch.is_dependent
     text = str(explanation)
     assert "repack a and b, which TMA cannot read there: 528 CTAs of 256 threads, 67.1 MB read" in text
+
+
+def test_a_product_behind_copies_waits_as_an_ordinary_launch_when_the_caller_says_so(unplugged):
+    problem = packed(4095, 4095, 4095, padded=False)
+    plan = unplugged.plan(problem, config={"dependent_launch": False})
+    assert not plan.launch.is_dependent
+    own = Config(tile_m=128, tile_n=128)
+    assert unplugged.plan(problem, config=own).config == own  # a whole config is taken as it is
 
 
 def test_a_column_major_out_copies_the_callers_operands(dispatcher):

@@ -301,7 +301,7 @@ class Plan(Runner):
             return None, 1.0
         fast = choose(self._kernel_problem, self.device, self.num_sms, use_records=not self.problem.is_empty)
         other = model.predict(fast.family, self._kernel_problem, fast.config, self.device, self.num_sms)
-        return fast.config, prediction.total_us / other.total_us
+        return fast.config.replace(dependent_launch=self.config.dependent_launch), prediction.total_us / other.total_us
 
     def bind(self, location: Location, shape: tuple[int, ...]) -> BoundPlan:
         """This plan for arrays there: on that GPU, or in the emulator for the host's. `shape` is that of out.
@@ -406,6 +406,9 @@ def plan_problem(
     else:
         choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty, reduction=reduction)
         family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
+        if problem.repacked:
+            # the kernel gets ready while the copies end, and waits for that itself; a caller's word comes after ours
+            chosen = chosen.replace(dependent_launch=True)
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None

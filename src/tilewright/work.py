@@ -19,6 +19,10 @@ _SMEM_BYTES_PER_CYCLE = 128
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
 _STORE_BASE_CYCLES = 500
 _STORE_VALUES_PER_CYCLE = 2.5  # a warp
+# Stored without TMA, by the lanes: 16 bytes of a row leave shared memory twice, where TMA reads them once, and go out
+# past the same port; with the ends of rows 19 wavefronts for one of 400 bytes, where 8 warps want the port
+# (row_store.cuh). A count, not a measurement: this way out has not been timed on its own.
+_LANE_STORE_VALUES_PER_CYCLE = 1.3
 # Of that, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
 # 256x192 200,500 cycles a tile at 8192^3, 196,608 of them on the tensor cores (H200, 2026-11-30), before its stores
 # went out in one batch.
@@ -207,7 +211,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     if tile_n < config.tile_n:
         in_flight = max(1, config.tail_stages(problem) - 1)
         loop, landing_us = max(loop, k_tiles * _NARROW_LATENCY_CYCLES / in_flight), 0.0
-    shown, last = _store_cycles(config, tile_n, loop)
+    shown, last = _store_cycles(problem, config, tile_n, loop)
     if config.split_k > 1:
         shown += _REDUCE_BASE_CYCLES + config.tile_m * tile_n * 4 / _REDUCE_BYTES_PER_CYCLE
     return _Tile(own_k_tiles * tensor, loop, landing_us, shown, last, height * row_bytes, width * row_bytes)
@@ -221,11 +225,12 @@ def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
     )
 
 
-def _store_cycles(config: Config, tile_n: int, loop_cycles: float) -> tuple[float, float]:
+def _store_cycles(problem: Problem, config: Config, tile_n: int, loop_cycles: float) -> tuple[float, float]:
     """Cycles that the store of each tile adds to its multiplications, and that of a CTA's last tile once more."""
     blocks = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
     columns = config.stored_n if config.split_k > 1 else tile_n
-    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / _STORE_VALUES_PER_CYCLE
+    rate = _STORE_VALUES_PER_CYCLE if problem.out_through_tma else _LANE_STORE_VALUES_PER_CYCLE
+    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return max(0.0, (store_cycles - loop_cycles) / 2), store_cycles
     if config.staggered:

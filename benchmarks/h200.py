@@ -280,14 +280,14 @@ def build_part(options: argparse.Namespace) -> int:
     from tilewright.jit.build import build_into
     from tilewright.kernels import repack
     from tilewright.kernels.catalog import family
-    from tilewright.kernels.render import render
+    from tilewright.kernels.product import sources as sources_of
 
     device = preset("h200")
     wanted: dict[str, Any] = {}
 
     def want(problem: Problem, config: Config) -> None:
         if not config.violations(problem, device):
-            sources = [render(family("hopper"), problem, config, device)]
+            sources = list(sources_of(family("hopper"), problem, config, device))
             sources += [repack.source(problem, device)] if problem.repacked else []
             for source in sources:
                 wanted.setdefault(source.digest("any"), source)

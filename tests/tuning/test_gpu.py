@@ -15,6 +15,7 @@ import pytest
 
 from tilewright.backends.base import PointerArgument
 from tilewright.backends.cuda import CudaBackend
+from tilewright.backends.steps import Built, Step, Work
 from tilewright.config import Config
 from tilewright.errors import DriverError
 from tilewright.jit.source import Binary, Resources
@@ -58,11 +59,14 @@ class Machine:
     def job(self) -> Job:
         device = self.bench._cuda.device(0)
         launch = HOPPER.launch(self.problem, Config(), device)
-        return Job(5, BINARY, launch, HOPPER.arguments(self.problem, Config(), launch))
+        arguments = HOPPER.arguments(self.problem, Config(), launch)
+        return Job(5, Work(steps=(Step(name="hopper", binary=Built(BINARY), launch=launch, arguments=arguments),)))
 
     def _multiply(self, config: Any, kernel: int, parameters: int, extra: int) -> Any:
         """What the kernel does, from its parameters alone: the maps of a and b come first, out's pointer somewhere."""
-        place = next(index for index, each in enumerate(self.job().arguments) if isinstance(each, PointerArgument))
+        place = next(
+            index for index, each in enumerate(self.job().work.steps[0].arguments) if isinstance(each, PointerArgument)
+        )
         pointers = (ctypes.c_uint64 * (place + 1)).from_address(parameters)
         a_at, b_at, *_, out_at = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
         self.inputs.append((a_at, b_at, out_at))

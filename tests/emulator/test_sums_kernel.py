@@ -1,7 +1,8 @@
 """The sums of slices, and whole products with them: exact, in the order of the slices, and touching nothing else.
 
 The kernel alone gets slices of random numbers and must give, bit for bit, what additions in their order give. Around
-the slices and around out lies a pattern, and what fills the rows of slices up is NaN. Products are of small whole numbers.
+the slices and around out lies a pattern, and what fills the rows of slices up is NaN. Products are of small whole
+numbers.
 """
 
 from __future__ import annotations

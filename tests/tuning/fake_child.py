@@ -78,7 +78,7 @@ class FakeBench:
 
 def tile_of(job: Job) -> str:
     """tile_m x tile_n and the cluster of a kernel, from its name."""
-    found = re.search(r"_(\d+x\d+)x\d+_.*_c(\d)x", job.binary.name)
+    found = re.search(r"_(\d+x\d+)x\d+_.*_c(\d)x", job.work.steps[0].binary().name)
     assert found is not None
     return f"{found[1]}c{found[2]}"
 

@@ -68,12 +68,12 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
             continue
         if split_k == SPLITS[-1] and base.tile_m * base.tile_n > _MOST_IN_8:
             continue
-        config = _deep(base.replace(split_k=split_k), problem, device)
+        config = deep(base.replace(split_k=split_k), problem, device)
         if not config.violations(problem, device):
             yield config
 
 
-def _deep(config: Config, problem: Problem, device: Device) -> Config:
+def deep(config: Config, problem: Problem, device: Device) -> Config:
     """With as many stages as shared memory has room for, but no more than a CTA has k tiles where these are few: every
     stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel."""
     room = device.smem_per_cta_bytes - config.smem_bytes(problem)
@@ -81,5 +81,5 @@ def _deep(config: Config, problem: Problem, device: Device) -> Config:
     fits = min(MAX_STAGES, config.stages + max(0, room) // per_stage)
     while fits > 2 and config.replace(stages=fits).smem_bytes(problem) > device.smem_per_cta_bytes:
         fits -= 1
-    needed = -(-problem.k // (config.tile_k * config.split_k))
+    needed = -(-config.computed(problem).k // (config.tile_k * config.split_k))
     return config.replace(stages=max(2, min(fits, -(-needed // 4) * 4)))

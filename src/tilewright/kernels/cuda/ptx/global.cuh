@@ -25,4 +25,9 @@ DEVICE void st_global_v4_u32(uint64_t address, const uint32_t (&words)[4]) {
                  : "memory");
 }
 
+// PTX ISA, st.global.v2: 8 bytes, 8-byte aligned.
+DEVICE void st_global_v2_u32(uint64_t address, const uint32_t (&words)[2]) {
+    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(words[0]), "r"(words[1]) : "memory");
+}
+
 }  // namespace ptx

@@ -24,6 +24,9 @@ FORMS: dict[str, Config] = {
     "pingpong": Config(tile_m=128, tile_n=192, stages=5, store_slots=1, pingpong=True, k_back_and_forth=True),
     "cluster-2x1": Config(tile_m=128, tile_n=256, cluster_m=2, group_m=8, k_back_and_forth=True),
     "cluster-1x2": Config(tile_m=256, tile_n=128, cluster_n=2, group_m=8, k_back_and_forth=True),
+    "swap": Config(tile_m=128, tile_n=64, stages=7, store_slots=1, swap=True),
+    "split": Config(tile_m=128, tile_n=128, stages=4, store_slots=1, split_k=4),
+    "swap-split": Config(tile_m=64, tile_n=64, consumers=1, stages=8, store_slots=1, swap=True, split_k=2),
 }
 
 

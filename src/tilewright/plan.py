@@ -23,7 +23,7 @@ from tilewright.device import Device
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.jit.build import build
-from tilewright.jit.source import Binary
+from tilewright.jit.source import Binary, Source
 from tilewright.kernels import catalog, product, repack, sums
 from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
@@ -231,6 +231,12 @@ class Plan(Runner):
         if self._binary is None:
             self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=True)
         return self._binary
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The units of all its steps: what a machine without a compiler has to be given."""
+        copying = (repack.source(self.problem, self.device),) if self.problem.repacked else ()
+        return (*copying, *product.sources(self.family, self._kernel_problem, self.config, self.device))
 
     @property
     def repack_binary(self) -> Binary:

@@ -45,6 +45,13 @@ def test_products_that_share_a_kernel_are_compiled_once(tmp_path: Path) -> None:
     assert len(answer["kernels"]) == 1
 
 
+def test_the_kernel_that_adds_slices_is_compiled_with_the_products(tmp_path: Path) -> None:
+    words = ("tile_m=64", "tile_n=64", "consumers=1", "stages=4", "split_k=1", "slices=8")
+    config = [word for each in words for word in ("--config", each)]
+    answer = json.loads(printed("build", "256", "256", "65536", "--into", str(tmp_path / "cubins"), "--json", *config))
+    assert sorted(each["name"].split("_")[0] for each in answer["kernels"]) == ["hopper", "sums"]
+
+
 def test_all_means_every_shape_of_the_suite() -> None:
     assert build_command.sizes_of(["all"]) == list(suite.shapes())
 

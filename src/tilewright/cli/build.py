@@ -35,7 +35,6 @@ def build(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Compile the kernels of some products into a folder that TILEWRIGHT_PREBUILT serves, with no GPU needed."""
-    from tilewright.cli.show import source_of
     from tilewright.jit.build import source_digest_of  # loads the compiler's rooms, which --help does not need
 
     shapes = sizes_of(what)
@@ -59,8 +58,8 @@ def build(
             num_sms=num_sms,
             reduction=reduction,
         )
-        source = source_of(plan)
-        sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel
+        for source in plan.sources:
+            sources[source_digest_of(source)] = source  # sizes are run-time values: many products share a kernel
     binaries = compile_into(list(sources.values()), into, threads)
     size_bytes = sum(len(binary.cubin) for binary in binaries)
     if as_json:

@@ -204,6 +204,7 @@ class SpecializedRung(Rung):
                 "STORE_COLUMNS": store_columns(problem, own.tile_n),
                 "TAIL_N": 0,
                 "TAIL_STORE_COLUMNS": 0,
+                "TAIL_STORE_WARP_BYTES": 0,
                 "OUT_TYPE": f"Type::{problem.out_dtype}",
                 "OUT_THROUGH_TMA": self.stores_by_tma and problem.out_through_tma,
                 "OUT_TRANSPOSED": False,

@@ -80,6 +80,25 @@ def test_the_checked_in_headers_are_the_rendered_defaults() -> None:
         assert device_code()[path] == text, f"run tools/render_defaults.py: {path} is stale"
 
 
+COLUMNS = 120
+# Being rewritten on branches of their own; a file leaves the list with its last wide line.
+WIDER = {"epilogue.cuh", "repack.cu"}
+
+
+def test_no_line_of_device_code_is_wider_than_a_screen() -> None:
+    wide = {
+        path: [number for number, line in enumerate(text.split("\n"), 1) if len(line) > COLUMNS]
+        for path, text in device_code().items()
+    }
+    assert {path: lines for path, lines in wide.items() if lines and path not in WIDER} == {}
+    assert {path for path in WIDER if not wide[path]} == set(), "no longer wider: take it off the list"
+
+
+def test_no_line_of_a_rendered_wrapper_is_wider_than_a_screen() -> None:
+    text = wgmma_header(256, PROBLEM.dtype, a_k_major=False, b_k_major=False, tail_n=128)
+    assert max(len(line) for line in text.split("\n")) <= COLUMNS
+
+
 @pytest.mark.parametrize(("a_k_major", "b_k_major"), [(True, True), (True, False), (False, True), (False, False)])
 def test_the_wgmma_wrapper_transposes_what_has_m_or_n_contiguous(a_k_major: bool, b_k_major: bool) -> None:
     text = wgmma_header(64, PROBLEM.dtype, a_k_major=a_k_major, b_k_major=b_k_major)

@@ -23,10 +23,11 @@
 //
 // Roles. Warpgroup 0 is the producer: one lane of its first warp issues every TMA load; the rest idle. Warpgroups
 // 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them. The producer
-// alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read where a tile lies
-// from shared memory.
+// alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read where a tile
+// lies from shared memory.
 //
-// Pipelines, a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones, a slot a tile of a and one of b:
+// Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
+// one of b.
 //
 //   barrier  filled by                completes after                          read by
 //   full     TMA (async proxy); with  1 arrival (own producer, expect_tx) and  every warp that multiplies the slot: of
@@ -35,12 +36,13 @@
 //   empty    consumers' wgmmas have   one arrival of each of those warps, of   the producer of the CTA
 //            read the slot, and all   each CTA of the cluster
 //            lanes tile[slot]
-//   stored   nothing: TMA stores of   one arrival of each consumer warp        the producer, before it fills a narrow slot
-//            all wide tiles have                                               where store slots of wide tiles were, and
-//            read their store slots                                            every warp before it writes a narrow tile
+//   stored   nothing: TMA stores of   one arrival of each consumer warp        the producer, before it fills a narrow
+//            all wide tiles have                                               slot where store slots of wide tiles
+//            read their store slots                                            were, and every warp before it writes a
+//                                                                              narrow tile
 //
 // From wide to narrow. Before a narrow slot is filled for the first time, every wide slot that lies there has been
-// released for the last time; in the order of the slots, so the first narrow ones fly while the last wide ones are read.
+// released for the last time; slot by slot, so the first narrow ones fly while the last wide ones are read.
 //
 // Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2)
 // the same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the
@@ -50,19 +52,20 @@
 // arrival on its barriers has been made: all threads end with a cluster barrier.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
-// Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only writes
-// them. So no accumulator lives from tile to tile: where ptxas had to believe that one might, it serialised wgmmas for
-// want of registers (C7511; of 86 kernels with narrow tails 50, and none since).
+// Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only
+// writes them. So no accumulator lives from tile to tile: where ptxas had to believe that one might, it serialised
+// wgmmas for want of registers (C7511; of 86 kernels with narrow tails 50, and none since).
 //
-// Shared memory, in this order: the ring's slots, each a then b (multiples of 1024 bytes, the period of the swizzle), and
-// store slots (STORE_WARP_BYTES a consumer warp); then for both rings full[], empty[] (8 bytes each) and tile[] (8; of a
-// batch 16), and stored. The narrow ring and its store slots (TAIL_STORE_WARP_BYTES) lie where the wide ones did:
+// Shared memory, in this order: the ring's slots, each a then b (multiples of 1024 bytes, the period of the swizzle),
+// and store slots (STORE_WARP_BYTES a consumer warp); then for both rings full[], empty[] (8 bytes each) and tile[] (8;
+// of a batch 16), and stored. The narrow ring and its store slots (TAIL_STORE_WARP_BYTES) lie where the wide ones did:
 //
 //   wide     | slot 0            | slot 1            | slot 2            | store slots             |
 //   narrow   | slot 0        | slot 1        | slot 2        | slot 3        | store slots  |
 //
-// Layouts. A slot of a or b is rows of 64 k values where k is contiguous, and where m or n is, panels of 64 of them, each
-// 64 rows of k; 128 bytes a row either way, swizzled by TMA and read through the descriptor that says which (swizzle.cuh).
+// Layouts. A slot of a or b is rows of 64 k values where k is contiguous, and where m or n is, panels of 64 of them,
+// each 64 rows of k; 128 bytes a row either way, swizzled by TMA and read through the descriptor that says which
+// (swizzle.cuh).
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix, tensor maps have a dimension more, or
 // three, and a tile's matrix travels with it (batch.cuh).
@@ -72,15 +75,15 @@
 //
 // Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
 //
-// Dependent launch. Barriers and maps are made ready while the launch before still runs; then every thread waits for it.
+// Dependent launch. Barriers and maps are made ready while the launch before still runs; then all threads wait for it.
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.
 //
 // Limits, kept by config.violations and problem.checked: a consumer has whole blocks of 64 rows (STAGGERED: two, and
 // at least two slots along k), TILE_N a multiple of 8 (n-contiguous b: of 64) up to 256, TILE_K one 128-byte row; bases
-// and pitches of a and b, from matrix to matrix too, multiples of 16 bytes; at most 3 batch dimensions and 2^30 tiles; no
-// narrow tail of a batch.
+// and pitches of a and b, from matrix to matrix too, multiples of 16 bytes; at most 3 batch dimensions and 2^30 tiles;
+// no narrow tail of a batch.
 
 #include "batch.cuh"
 #include "config.cuh"
@@ -102,7 +105,7 @@ constexpr int NARROW_BYTES = (Config::TILE_M + Config::TAIL_N) * SWIZZLE_BYTES; 
 constexpr int PANEL_COLUMNS = SWIZZLE_BYTES / 2;                            // of m or n, where these are contiguous
 constexpr int PANEL_BYTES = Config::TILE_K * SWIZZLE_BYTES;                 // (TILE_K, PANEL_COLUMNS)
 constexpr int BLOCK_BYTES = 64 * SWIZZLE_BYTES;                             // the rows of one wgmma: (64, TILE_K) of a
-static_assert(Config::A_K_MAJOR || BLOCK_BYTES == PANEL_BYTES, "64 rows of a are as many bytes whichever is contiguous");
+static_assert(Config::A_K_MAJOR || BLOCK_BYTES == PANEL_BYTES, "64 rows of a: as many bytes whichever is contiguous");
 // Barriers of the CTA beside __syncthreads: PINGPONG's turns.
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
@@ -171,8 +174,9 @@ private:
 using WideRing = RingOf<Config::STAGES, Config::STAGE_BYTES>;
 using NarrowRing = RingOf<(Config::TAIL_STAGES > 0 ? Config::TAIL_STAGES : 1), NARROW_BYTES>;
 
-// Loads this CTA's share of an operand's tile: EXTENT of its rows (a) or columns (b) from `first` on, times TILE_K. With
-// SHARES CTAs each loads one of as many parts for all of them: rows where k is contiguous, else k rows of every panel.
+// Loads this CTA's share of an operand's tile: EXTENT of its rows (a) or columns (b) from `first` on, times TILE_K.
+// With SHARES CTAs each loads one of as many parts for all of them: rows where k is contiguous, else k rows of each
+// panel.
 template <bool K_MAJOR, int EXTENT, int SHARES>
 DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int32_t k, const Member& member,
                       uint32_t barrier, uint32_t cta_rank) {
@@ -192,8 +196,8 @@ DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int3
             if constexpr (SHARES == 1) {
                 load_box(panel_target, map, column, k, member, barrier);  // (TILE_K, PANEL_COLUMNS)
             } else {
-                load_box_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, map, column, k + rank * SHARE_K, member,
-                                   barrier, CLUSTER_MASK);  // (SHARE_K, PANEL_COLUMNS)
+                load_box_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, map, column, k + rank * SHARE_K,
+                                   member, barrier, CLUSTER_MASK);  // (SHARE_K, PANEL_COLUMNS)
             }
         }
     }
@@ -214,7 +218,8 @@ DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 =
 class Producer {
 public:
     DEVICE Producer(const Shared& shared, const TensorMap& the_a_map, const TensorMap& the_b_map,
-                    const BTailMap& the_b_tail_map, const Batch& the_batch, const KTiles& the_k_tiles, uint32_t the_rank)
+                    const BTailMap& the_b_tail_map, const Batch& the_batch, const KTiles& the_k_tiles,
+                    uint32_t the_rank)
         : wide{WideRing(shared, 0)},
           narrow{NarrowRing(shared, Config::STAGES)},
           stored(shared_address(&shared.stored)),
@@ -231,7 +236,8 @@ public:
             const Tile tile = schedule.wide(i);
             const Member member = batch.b_member(batch.member(tile.matrix()));
             fill(wide, tile, is_backward(i), [&](uint32_t b, int32_t k, uint32_t full) {
-                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(b, b_map, tile.n, k, member, full, cta_rank);
+                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(b, b_map, tile.n, k, member, full,
+                                                                                cta_rank);
             });
         }
         if constexpr (Config::TAIL_N > 0) {
@@ -266,8 +272,8 @@ private:
             await_room(filling);
             if (k_tile == 0) ring.put_tile(slot, tile);
             ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);
-            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N>(ring.a_at(slot), a_map, tile.m, k, member, full,
-                                                                            cta_rank);
+            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N>(ring.a_at(slot), a_map, tile.m, k, member,
+                                                                            full, cta_rank);
             load_columns(ring.b_at(slot), k, full);
             filling.state.advance();
         }
@@ -279,7 +285,8 @@ private:
         if (filling.state.parity == 0) return;
         const uint32_t begin = filling.state.index * NarrowRing::SLOT_BYTES;
         const uint32_t end = begin + NarrowRing::SLOT_BYTES;
-        for (uint32_t slot = begin / WideRing::SLOT_BYTES; slot < WideRing::SLOTS && slot * WideRing::SLOT_BYTES < end; ++slot) {
+        for (uint32_t slot = begin / WideRing::SLOT_BYTES;
+             slot < WideRing::SLOTS && slot * WideRing::SLOT_BYTES < end; ++slot) {
             // the phase that the next filling of the slot would have waited for
             wait(wide.ring.empty_at(slot), wide.state.parity ^ (slot < wide.state.index ? 1 : 0));
         }
@@ -362,8 +369,8 @@ private:
     }
 };
 
-// Issues the wgmmas of row blocks FIRST .. FIRST + COUNT - 1 on the slot at hand, to be committed; N wide, in the first accumulators
-// of rC. `STARTS`: of a tile, so there is nothing to add to.
+// Issues the wgmmas of row blocks FIRST .. FIRST + COUNT - 1 on the slot at hand, to be committed; N wide, in the first
+// accumulators of rC. `STARTS`: of a tile, so there is nothing to add to.
 template <int N, int FIRST, int COUNT, bool STARTS, class From>
 DEVICE void issue(const From& source, Accumulators& rC) {
     constexpr uint32_t A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP;
@@ -429,8 +436,8 @@ private:
         return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
     }
 
-    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is found
-    // out here: before, the accumulators leave no registers for it.
+    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is
+    // found out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
     DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
         const uint32_t slots = store_slots<typename OutOfShape::Shape>();
@@ -457,7 +464,7 @@ private:
         if (lane == 0) ptx::mbarrier_arrive(shared_address(&shared.stored));
     }
 
-    // A whole tile, then its stores: one after the other. `all_seen` is called once its last full slot has been waited for.
+    // A whole tile, then its stores: one after the other. `all_seen` is called after the wait for its last full slot.
     template <class From, class OutOfShape, class AllSeen>
     DEVICE void compute(From& source, const OutOfShape& to, AllSeen all_seen) {
         Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
@@ -518,15 +525,16 @@ private:
         }
     }
 
-    // STAGGERED: a tile of two row blocks, with the stores hidden. Block 0 runs ahead of block 1 by one slot at both ends:
-    // the block 1 of the tile before is stored while the block 0 of this one is multiplied, and block 0 while block 1 is.
+    // STAGGERED: a tile of two row blocks, with the stores hidden. Block 0 runs ahead of block 1 by one slot at both
+    // ends: the block 1 of the tile before is stored while the block 0 of this one is multiplied, and block 0 while
+    // block 1 is.
     //
     //   tensor cores | block 0, first slot | block 1, first | both, slot after slot | block 0, last | block 1, last |
     //   warps        | store `kept`        |                |                       |               | store block 0 |
     //
-    // Block 1 is kept, rounded: registers that wgmma has written may not be read while another wgmma is in flight across
-    // a loop (ptxas would wait for all, C7517). At least two slots. What was kept goes to `from`, this tile to `to`; `begun` is
-    // called once both blocks multiply.
+    // Block 1 is kept, rounded: registers that wgmma has written may not be read while another wgmma is in flight
+    // across a loop (ptxas would wait for all, C7517). At least two slots. What was kept goes to `from`, this tile to
+    // `to`; `begun` is called once both blocks multiply.
     template <class Slots, class From, class To, class Begun>
     DEVICE void compute_staggered(Slots& source, Kept& kept, const From& from, const To& to, Begun begun) {
         constexpr int N = To::Shape::COLUMNS;
@@ -604,8 +612,8 @@ private:
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     hopper_gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
-                const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m, int32_t n, int32_t k,
-                int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
+                const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m,
+                int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
                 const __grid_constant__ Batch batch) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);

@@ -1,4 +1,4 @@
-// Loads and stores of global memory that C++ has no words for: one wrapper, one instruction, named as the PTX ISA names it.
+// Loads and stores of global memory that C++ has no words for: one wrapper, one instruction, with the PTX ISA's name.
 #pragma once
 
 #include "base.cuh"

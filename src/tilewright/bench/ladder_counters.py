@@ -44,7 +44,8 @@ def counted_rows(
     refused: set[str] = set()
     for name in names:
         progress(f"counting {name}")
-        yield {"kind": "rung_counters", "rung": name, "problem": str(problem)} | _counted(name, problem, run, refused)
+        sizes = {"m": problem.m, "n": problem.n, "k": problem.k}
+        yield {"kind": "rung_counters", "rung": name, **sizes} | _counted(name, problem, run, refused)
 
 
 def _counted(name: str, problem: Problem, run: counters.Run, refused: set[str]) -> Row:

@@ -5,6 +5,7 @@
     python benchmarks/h200.py --check --repeats --time --host --sanitize --into OUT
     python benchmarks/h200.py --time --tuned --modes interleaved,steady --into OUT
     python benchmarks/h200.py --narrow --limit-s 230 --into OUT      few rows, long k, few tiles: configs beside cuBLAS
+    python benchmarks/h200.py --narrow --shapes long --into OUT      of these the few tiles with a long k
 
 Each part runs in a child process with a time limit, so that a kernel that hangs or faults costs its own part only. A
 child appends one JSON line a result at once; what it had written when it was stopped counts, and the case that it was
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import tilewright
 from tilewright.bench import narrow, repeats, report, sanitizers, suite
 from tilewright.bench.cases import Case, cases, small_cases
 from tilewright.bench.children import rows_of, run_limited
@@ -156,7 +158,7 @@ def narrow_child(options: argparse.Namespace, log: Log) -> None:
 
     for row in narrow.cluster_rows(backend()):
         log.add({"kind": "narrow", "status": "ok"} | row)
-    for problem in narrow.problems():
+    for problem in narrow.problems(narrow_shapes(options)):
         log.add({"kind": "narrow", "m": problem.m, "n": problem.n, "k": problem.k, "status": "begun"})
         try:
             rows = narrow.rows_of(problem, preset("h200"), options.rounds)  # the configs that were built
@@ -164,6 +166,13 @@ def narrow_child(options: argparse.Namespace, log: Log) -> None:
             rows = [{"m": problem.m, "n": problem.n, "k": problem.k, "status": "error", "why": str(error)}]
         for row in rows:
             log.add({"kind": "narrow", "status": "ok"} | row)
+
+
+def narrow_shapes(options: argparse.Namespace) -> Sequence[suite.Shape] | None:
+    """The shapes that were named; "long" is bench/narrow.py's name for its own. None: all of that file's."""
+    if options.shapes == TIME_SHAPES:
+        return None
+    return narrow.LONG if options.shapes == "long" else shapes_of(options.shapes)
 
 
 def search_of(options: argparse.Namespace) -> Any:
@@ -280,14 +289,14 @@ def build_part(options: argparse.Namespace) -> int:
     from tilewright.jit.build import build_into
     from tilewright.kernels import repack
     from tilewright.kernels.catalog import family
-    from tilewright.kernels.render import render
+    from tilewright.kernels.product import sources as sources_of
 
     device = preset("h200")
     wanted: dict[str, Any] = {}
 
     def want(problem: Problem, config: Config) -> None:
         if not config.violations(problem, device):
-            sources = [render(family("hopper"), problem, config, device)]
+            sources = list(sources_of(family("hopper"), problem, config, device))
             sources += [repack.source(problem, device)] if problem.repacked else []
             for source in sources:
                 wanted.setdefault(source.digest("any"), source)
@@ -302,8 +311,8 @@ def build_part(options: argparse.Namespace) -> int:
         for shape in [*shapes_of(options.shapes), *suite.shapes(), (128, 128, 128), (1024, 1024, 1024)]:
             for major in ("k", "n"):
                 problem = packed(*shape, dtype=options.dtype, b_major=major, padded=not options.contiguous)
-                want(problem, choose(repack.repacked(problem, problem.repacked), device).config)
-    for problem, config in narrow.kernels(device) if "narrow" in parts else ():
+                want(problem, tilewright.plan(problem, device=device).config)
+    for problem, config in narrow.kernels(device, narrow_shapes(options)) if "narrow" in parts else ():
         want(problem, config)
     for source in repeats.sources(device) if "repeats" in parts else ():
         wanted.setdefault(source.digest("any"), source)

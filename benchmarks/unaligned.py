@@ -1,10 +1,12 @@
 """Operands and outs off 16 bytes on a Hopper GPU: checked, and timed beside their aligned neighbours and cuBLAS.
 
     PYTHONPATH=src python benchmarks/unaligned.py --build DIR         on any machine: cubins of all that follows
-    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/unaligned.py --check --time --into OUT.json
+    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/unaligned.py --check --time --variants --into OUT.json
 
 Each part runs in a child process with a time limit. What the table calls the neighbour is the product whose sizes are
-rounded to the nearest multiple of 16; `repack` is the copy of the operands alone.
+rounded to the nearest multiple of 16; `repack` is the copy of the operands alone. `--variants` times other cuts of that
+copy (chunks in flight a thread, of a strip, CTAs an SM, waves), and the product behind it with and without
+dependent_launch.
 """
 
 from __future__ import annotations
@@ -13,14 +15,15 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import tilewright
+from tilewright.backends.steps import Step
 from tilewright.bench.cases import unaligned_cases
 from tilewright.bench.children import Row, rows_of, run_limited, write_rows
 from tilewright.bench.suite import Shape
-from tilewright.choice import choose
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.kernels import repack
@@ -35,7 +38,22 @@ TARGETS: tuple[Shape, ...] = (
     (2047, 3073, 8192),
 )
 SWEEP: tuple[Shape, ...] = tuple((size, size, size) for size in (1023, 1025, 1535, 1537, 2047, 2049))
-LIMITS_S = {"check": 120.0, "time": 150.0}
+VARIED: tuple[Shape, ...] = (
+    (4095, 4095, 4095),
+    (4096, 4096, 4097),
+    (1023, 1023, 1023),
+    (1025, 1025, 1025),
+    (2047, 2047, 2047),
+)
+CUTS: tuple[repack.Shape, ...] = (
+    repack.SHAPE,
+    repack.Shape(waves=1000),
+    repack.Shape(chunks=2, strip=2, ctas_per_sm=6),
+    repack.Shape(chunks=2, strip=2, ctas_per_sm=6, waves=1000),
+    repack.Shape(chunks=8, strip=8, ctas_per_sm=2),
+    repack.Shape(chunks=8, strip=4, ctas_per_sm=2),
+)
+LIMITS_S = {"check": 120.0, "time": 150.0, "variants": 90.0}
 
 
 def neighbour(shape: Shape) -> Shape:
@@ -54,10 +72,13 @@ def sources() -> Iterable[Any]:
     """Every unit that is loaded."""
     device, found = preset("h200"), {}
     for problem in (*problems(), *(case.problem for case in unaligned_cases(Config()))):
+        chosen = tilewright.plan(problem, device=device)
         solid = repack.repacked(problem, problem.repacked)
-        choice = choose(solid.row_major, device, use_records=True)
-        units = [render(choice.family, solid, choice.config, device)]
-        units += [repack.source(problem, device)] if problem.repacked else []
+        is_varied = (problem.m, problem.n, problem.k) in VARIED
+        configs = [chosen.config, *([chosen.config.replace(dependent_launch=False)] if is_varied else [])]
+        units = [render(chosen.family, solid, config, device) for config in configs]
+        cuts = CUTS if is_varied else CUTS[:1]
+        units += [repack.source(problem, device, cut) for cut in cuts] if problem.repacked else []
         found.update({unit.digest("any"): unit for unit in units})
     return found.values()
 
@@ -116,6 +137,79 @@ def repack_row(problem: Problem) -> Row:
     return row | {"status": "ok", "moved_gbps": moved / row["median_us"] / 1e3}
 
 
+def variant_rows() -> Iterator[Row]:
+    """Of each varied product the copies alone, cut in each way; the whole with and without dependent_launch. Cold."""
+    for shape in VARIED:
+        for row in varied(packed(*shape, padded=False)):
+            yield {"kind": "variant", "m": shape[0], "n": shape[1], "k": shape[2]} | row
+
+
+def varied(problem: Problem) -> Iterator[Row]:
+    """The rows of one product; all candidates interleaved."""
+    import torch
+
+    from tilewright.backends.cuda import backend
+    from tilewright.bench.operands import operand_sets, set_bytes
+    from tilewright.dispatch import plan as make_plan
+    from tilewright.jit.build import build
+    from tilewright.timing import Candidate, CudaMachine, interleaved
+
+    cuda = backend()
+    device = cuda.device(0)
+    num_sets = min(32, max(4, 4 * device.l2_bytes // set_bytes(problem)))  # cold, as compare() has them
+    sets = operand_sets(problem, num_sets)
+    plans = {
+        word: make_plan(problem, device=device, config={"dependent_launch": word == "dependent"})
+        for word in ("waiting", "dependent")
+    }
+    work = plans["waiting"].work
+    memory = [torch.empty(work.scratch_bytes, dtype=torch.uint8, device="cuda") for _ in range(num_sets)]
+    operands = problem.repacked
+
+    def candidate(name: str, steps: Sequence[Step]) -> Candidate:
+        kernels = [cuda.load(step.binary(), 0, step.launch) for step in steps]
+        calls = [
+            [
+                cuda.pack(
+                    kernel,
+                    step.launch,
+                    step.arguments,
+                    {
+                        "a": a.data_ptr(),
+                        "b": b.data_ptr(),
+                        "out": out.data_ptr(),
+                        **work.scratch_addresses(held.data_ptr()),
+                    },
+                )
+                for kernel, step in zip(kernels, steps, strict=True)
+            ]
+            for (a, b, out), held in zip(sets, memory, strict=True)
+        ]
+
+        def launch(index: int) -> None:
+            for call in calls[index % num_sets]:
+                cuda.launch(call, machine.stream)
+
+        return Candidate(name, launch, num_sets)
+
+    def copies(cut: repack.Shape) -> Step:
+        launch = repack.launch(problem, operands, device, shape=cut)
+        unit = repack.source(problem, device, cut)
+        arguments = repack.arguments(problem, operands, launch, cut)
+        return Step(name="repack", binary=lambda: build(unit), launch=launch, arguments=arguments)
+
+    torch.cuda.synchronize()
+    with CudaMachine(cuda, 0) as machine:
+        candidates = [candidate(f"repack {cut}", (copies(cut),)) for cut in CUTS]
+        candidates += [candidate(word, plan.work.steps) for word, plan in plans.items()]
+        candidates.append(candidate("product alone", plans["waiting"].work.steps[1:]))
+        rows = interleaved(machine, candidates).rows()
+    moved = sum(repack.moved_bytes(problem, operands))
+    for row in rows:
+        rate = {"moved_gbps": moved / row["median_us"] / 1e3} if row["candidate"].startswith("repack") else {}
+        yield row | rate | {"status": "ok"}
+
+
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +239,12 @@ def table(rows: list[Row]) -> list[str]:
             f"{'x'.join(map(str, shape)):18s} {own_us:9.1f} {copied} {beside_us:10.1f} {own_us / beside_us:6.3f} "
             f"{cublas['median_us']:9.1f} {cublas['median_us'] / own_us:6.2f}x  {ours['status']} {ours['config']}"
         )
+    varied = [row for row in rows if row["kind"] == "variant"]
+    lines += [
+        f"{row['m']}x{row['n']}x{row['k']} {row['candidate']:60s} {row['median_us']:8.2f} us"
+        + (f" {row['moved_gbps']:6.0f} GB/s" if "moved_gbps" in row else "")
+        for row in varied
+    ]
     return lines
 
 
@@ -165,6 +265,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--variants", action="store_true")
     parser.add_argument("--into", type=Path, help="file for the full rows")
     parser.add_argument("--child", choices=tuple(LIMITS_S), help=argparse.SUPPRESS)
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
@@ -177,7 +278,9 @@ def main(arguments: list[str] | None = None) -> int:
         build_into(units, options.build)
         return 0
     if options.child:
-        return write_rows({"check": check_rows, "time": time_rows}[options.child](), options.log)
+        return write_rows(
+            {"check": check_rows, "time": time_rows, "variants": variant_rows}[options.child](), options.log
+        )
     rows = [row for part in LIMITS_S if getattr(options, part) for row in run_part(part)]
     print("\n".join(table(rows)))
     if options.into:

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from tilewright import device, dtypes
-from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, MapArgument, TensorMap
+from tilewright.backends.base import (
+    Argument,
+    IntArgument,
+    IntsArgument,
+    Launch,
+    MapArgument,
+    PointerArgument,
+    TensorMap,
+)
 from tilewright.device import Device
 from tilewright.jit.source import Binary, Resources, Source
 
@@ -161,7 +169,8 @@ class HostBackend:
         self.count("launch")
         self.launched.append((call.kernel.ordinal, stream))
         if self.computes:
-            (_repack if call.kernel.name.startswith("repack") else _multiply)(call)
+            word = call.kernel.name.split("_")[0]
+            {"repack": _repack, "sums": _sums}.get(word, _multiply)(call)
 
     def zero(self, address: int, pitch_bytes: int, row_bytes: int, num_rows: int, ordinal: int, stream: int) -> None:
         self.count("zero")
@@ -214,7 +223,9 @@ class FakeCompiler:
 def _repack(call: Call) -> None:
     """The copies that kernel repack would make, through its arguments alone: numbers as struct Matrices has them."""
     for source, target, numbers in zip(*(call.arguments[start::3] for start in range(3)), strict=True):
-        row_bytes, _, *rest = numbers.values
+        row_bytes, num_ctas, _, *rest = numbers.values
+        if num_ctas == 0:
+            continue
         dims = len(rest) // 4
         extents, _, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
         for place in np.ndindex(*extents[1:]):
@@ -225,12 +236,29 @@ def _repack(call: Call) -> None:
             ctypes.memmove(to, from_, row_bytes)
 
 
+def _sums(call: Call) -> None:
+    """What kernel sums would add up, through its arguments alone."""
+    out_type = dtypes.by_name(call.kernel.name.split("_")[1])
+    slices, out, *rest = call.arguments
+    numbers = {each.name: each.value for each in rest}
+    rows, row = numbers["num_chunks"] // numbers["row_chunks"], 4 * numbers["row_chunks"]
+    shape = (numbers["num_slices"], rows, row)
+    found = _memory(call.addresses[slices.operand], shape, (rows * row * 4, row * 4), dtypes.FP32)
+    total = found[0]
+    for each in found[1:]:
+        total = total + each
+    extent = numbers["extent"]
+    pitch_bytes = numbers["out_pitch"] * out_type.size
+    _memory(call.addresses[out.operand], (rows, extent), (pitch_bytes,), out_type)[...] = total[:, :extent]
+
+
 def _multiply(call: Call) -> None:
     """out = a x b as the kernel called hopper_<in>_<out>_<layout>_... would, through its arguments alone."""
     _, in_name, out_name, layout, *words = call.kernel.name.split("_")
     in_type, out_type = dtypes.by_name(in_name), dtypes.by_name(out_name)
     maps = [x for x in call.arguments if isinstance(x, MapArgument)]
     ints = {x.name: x.value for x in call.arguments if isinstance(x, IntArgument)}
+    written = next(x.operand for x in call.arguments if isinstance(x, PointerArgument))  # out, or slices of it
     is_swapped = "swap" in words  # the kernel computes the transposed product, and its a is b
     first, second, m, n = (1, 0, ints["n"], ints["m"]) if is_swapped else (0, 1, ints["m"], ints["n"])
     a, b = (
@@ -247,7 +275,7 @@ def _multiply(call: Call) -> None:
         at_a = tuple(reversed([x * move for x, move in zip(member, a_moves, strict=True)]))
         at_b = tuple(reversed([x * move for x, move in zip(member, b_moves, strict=True)]))
         offset = sum(x * stride for x, stride in zip(member, strides, strict=True)) * out_type.size
-        address = call.addresses["out"] + offset
+        address = call.addresses[written] + offset
         out = _memory(address, (m, n), (ints["out_pitch"] * out_type.size,), out_type)
         out[...] = (a[at_a] @ b[at_b]).astype(out_type.numpy)
 

@@ -21,7 +21,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("problem", "tensor", "batching", "jit", "emulator", "check"),
     ("config", "layout", "arrays", "backends", "host_operands"),
     ("order",),
-    ("kernels", "calls", "records"),
+    ("kernels", "calls", "records", "work"),
     ("model", "timing", "emulated_time"),
     ("choice",),
     ("plan",),

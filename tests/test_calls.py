@@ -161,6 +161,29 @@ def test_scratch_of_torch_tensors_is_torchs_and_held_until_the_last_launch(fake,
     assert (backend.counts["allocate"], backend.counts["load"]) == (0, 2)
 
 
+def test_scratch_of_slices_is_torchs_and_held_until_the_sums_are_enqueued(fake):
+    """B115, B121, as above."""
+    alive = []
+
+    class Watching(HostBackend):
+        def launch(self, call, stream):
+            alive.append([held() is not None for held in fake.scratch])
+            super().launch(call, stream)
+
+    backend = Watching()
+    a, b, out = (Tensor(gpu(shape, seed=1).host, fake) for shape in ((16, 256), (256, 24), (16, 24)))
+    config = Config(tile_m=64, tile_n=64, consumers=1, stages=4, store_slots=1, slices=4)
+    plan = Dispatcher(lambda: backend).plan(a, b, out, config=config)
+    for _ in range(2):
+        alive.clear()
+        fake.scratch.clear()
+        plan.run(a, b, out)
+        assert np.array_equal(out.host, (a.host.astype(float) @ b.host.astype(float)).astype(out.host.dtype))
+        assert alive == [[True], [True]]
+        assert [held() for held in fake.scratch] == [None]
+    assert (backend.counts["allocate"], backend.counts["load"]) == (0, 2)
+
+
 def test_a_misaligned_tensor_leaves_the_way_of_aligned_ones_as_short_as_it_was(operands, fake):
     matmul = Dispatcher(SilentBackend).matmul
     flat = gpu((64 * 64 + 8,), seed=1).host

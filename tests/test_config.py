@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -344,3 +345,16 @@ def test_legality_never_raises_and_legal_numbers_are_sound(config: Config) -> No
     assert config.consumer_m % 64 == 0
     assert config.accumulators == config.wgmmas_m * config.tile_n // 2
     assert config.accumulators < config.registers(PROBLEM)[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "ctas"),
+    [
+        ({"tile_m": 64, "tile_n": 8, "consumers": 1, "stages": 8, "store_slots": 1, "split_k": 8}, 2),
+        ({"tile_m": 64, "tile_n": 8, "consumers": 1, "stages": 16, "store_slots": 1, "split_k": 8}, 1),
+        ({"tile_m": 128, "tile_n": 16, "consumers": 2, "stages": 5, "store_slots": 1, "split_k": 2}, 1),
+    ],
+)
+def test_two_ctas_fit_an_sm_where_half_the_memory_serves_and_registers_stay(fields: dict[str, Any], ctas: int) -> None:
+    """8 stages of 9 KB; 16; two consumers, who take all registers."""
+    assert Config(**fields).ctas_per_sm(packed(8, 4096, 4096), H200) == ctas

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tilewright import device
@@ -54,3 +56,10 @@ def test_fewer_sms_lower_the_tensor_rate_in_proportion() -> None:
 def test_a_gpu_of_an_unknown_capability_is_still_a_value(sm: tuple[int, int]) -> None:
     """B131: it is the configs that refuse it, by name."""
     assert present("NVIDIA X", sm, 10).sm == sm
+
+
+def test_clusters_at_once_are_what_the_driver_counted() -> None:
+    """66, 30 and 15, H200, 2026-11-30; never none, however few SMs."""
+    h200 = device.preset("h200")
+    assert [h200.clusters_at_once(size) for size in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    assert dataclasses.replace(h200, num_sms=1).clusters_at_once(8) == 1

@@ -134,6 +134,58 @@ def test_both_steps_and_the_scratch_are_on_the_stream_of_the_arrays(dispatcher: 
     assert [stream for _, stream in backend.launched] == [77, 77]
 
 
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+SLICES = {"tile_m": 64, "tile_n": 64, "consumers": 1, "stages": 4, "store_slots": 1, "split_k": 1, "slices": 4}
+
+
+@pytest.mark.parametrize("swap", [True, False])
+@pytest.mark.parametrize(("a_t", "b_t", "out_t"), itertools.product([True, False], repeat=3))
+def test_a_product_in_slices_is_exact_in_every_layout(dispatcher: Dispatcher, backend, a_t, b_t, out_t, swap):
+    a = gpu((256, 24), seed=1).t() if a_t else gpu((24, 256), seed=1)
+    b = gpu((40, 256), seed=2).t() if b_t else gpu((256, 40), seed=2)
+    out = gpu((40, 25), fill=float("nan"))[:, :24].t() if out_t else gpu((24, 41), fill=float("nan"))[:, :40]
+    dispatcher.matmul(a, b, out, config=SLICES | {"swap": swap})
+    assert equals(out, a, b)
+    assert np.isnan((out.host.base if out.host.base is not None else out.host).astype(float)).sum() in (40, 24)
+    assert (backend.counts["launch"], backend.counts["load"]) == (2, 2)
+
+
+def test_copies_slices_and_sums_are_one_piece_of_scratch_and_three_launches_on_one_stream(dispatcher, backend):
+    """B119, B121."""
+    seen = []
+    allocate, free = backend.allocate, backend.free
+    backend.allocate = lambda size, ordinal, stream: seen.append((size, stream)) or allocate(size, ordinal, stream)
+    backend.free = lambda address, ordinal, stream: seen.append(stream) or free(address, ordinal, stream)
+    a, b, out = (
+        GpuArray(x.host, stream=77) for x in (gpu((15, 257), seed=1)[:, :256], gpu((256, 24), seed=2), gpu((15, 24)))
+    )
+    dispatcher.matmul(a, b, out, config=SLICES)
+    assert equals(out, a, b)
+    copies, slices = 15 * 512, 4 * 15 * 24 * 4
+    assert seen == [(-(-copies // 256) * 256 + -(-slices // 256) * 256, 77), 77]
+    assert [stream for _, stream in backend.launched] == [77] * 3
+
+
+def test_a_second_call_in_slices_packs_nothing_and_other_addresses_share_the_kernels(dispatcher: Dispatcher, backend):
+    a, b, out = gpu((16, 256), seed=1), gpu((256, 24), seed=2), gpu((16, 24))
+    backend.reuses = True
+    for _ in range(3):
+        dispatcher.matmul(a, b, out, config=SLICES)
+        assert equals(out, a, b)
+    assert (backend.counts["pack"], backend.counts["load"], backend.counts["launch"]) == (2, 2, 6)
+    other = gpu((16, 256), seed=3)
+    dispatcher.matmul(other, b, out, config=SLICES)
+    assert equals(out, other, b)
+    assert (backend.counts["pack"], backend.counts["load"], backend.counts["launch"]) == (4, 2, 8)
+    assert not backend.scratch
+
+
+def test_an_empty_product_with_a_config_of_slices_launches_nothing(dispatcher: Dispatcher, backend):
+    dispatcher.matmul(gpu((0, 256)), gpu((256, 24)), gpu((0, 24)), config=SLICES)
+    assert backend.counts["launch"] == backend.counts["allocate"] == 0
+
+
 def test_broadcast_operands_are_served_and_a_broadcast_out_is_refused(dispatcher: Dispatcher):
     row, full = gpu((1, 64), seed=1), gpu((64, 64), seed=2)
     column = gpu((64, 1), seed=3)

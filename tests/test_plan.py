@@ -227,9 +227,52 @@ def test_an_explanation_names_the_copies_with_their_bytes_and_time(unplugged):
     assert explanation.copies.scratch_bytes == plan.work.scratch_bytes == 2 * 4095 * 8192
     assert explanation.predicted_us == padded.explain().predicted_us + explanation.copies.predicted_us
     assert explanation.terms[0] == ("repack", explanation.copies.predicted_us)
-    assert plan.config == padded.config
+    assert plan.config == padded.config.replace(dependent_launch=True)
+    assert plan.launch.is_dependent
     text = str(explanation)
     assert "repack a and b, which TMA cannot read there: 528 CTAs of 256 threads, 67.1 MB read" in text
+
+
+def test_a_product_behind_copies_waits_as_an_ordinary_launch_when_the_caller_says_so(unplugged):
+    problem = packed(4095, 4095, 4095, padded=False)
+    plan = unplugged.plan(problem, config={"dependent_launch": False})
+    assert not plan.launch.is_dependent
+    own = Config(tile_m=128, tile_n=128)
+    assert unplugged.plan(problem, config=own).config == own  # a whole config is taken as it is
+
+
+def test_an_explanation_names_the_sums_of_slices_with_their_bytes_and_time(unplugged):
+    config = Config(tile_m=128, tile_n=128, stages=6, store_slots=1, slices=32)
+    plan = unplugged.plan(packed(256, 256, 65536), config=config)
+    told = plan.explain()
+    assert told.launch.grid == 128
+    assert told.sums.launch.grid == 128
+    assert (told.sums.read_bytes, told.sums.written_bytes) == (plan.work.scratch_bytes, 2 * 256 * 256)
+    assert told.terms[-1] == ("sums", told.sums.predicted_us)
+    assert sum(dict(told.terms)[name] for name in ("launch", "ramp", "sums", told.bound)) <= told.predicted_us * 1.001
+    assert "then       add 32 slices of k in their order: 128 CTAs of 128 threads, 8.4 MB of scratch read" in str(told)
+    assert unplugged.plan(packed(8192, 8192, 8192)).explain().sums is None
+
+
+def test_copies_and_slices_are_told_apart(unplugged):
+    config = Config(tile_m=128, tile_n=128, stages=6, store_slots=1, slices=8)
+    plan = unplugged.plan(packed(250, 256, 65536, a_major="m", padded=False), config=config)
+    told = plan.explain()
+    assert [step.name for step in plan.work.steps] == ["repack a", "hopper", "sums of 8 slices"]
+    assert [piece.name for piece in plan.work.scratch] == ["scratch_a", "scratch_slices"]
+    assert told.copies.scratch_bytes == 65536 * 512
+    assert told.copies.scratch_bytes + told.sums.read_bytes == plan.work.scratch_bytes
+    assert told.predicted_us == pytest.approx(plan.prediction.total_us + told.copies.predicted_us)
+
+
+def test_the_model_cuts_a_long_k_of_few_tiles_and_an_invariant_plan_never_does(unplugged):
+    fast, invariant = (
+        unplugged.plan(packed(256, 256, 65536), reduction=reduction) for reduction in ("fast", "invariant")
+    )
+    assert fast.config.slices > 1
+    assert invariant.config.slices == 1
+    with pytest.raises(ConfigError, match="slices = 4 and not 1: reduction 'invariant'"):
+        unplugged.plan(packed(256, 256, 65536), config={"slices": 4, "split_k": 1}, reduction="invariant")
 
 
 def test_a_column_major_out_copies_the_callers_operands(dispatcher):

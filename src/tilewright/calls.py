@@ -120,13 +120,13 @@ class BoundPlan:
         Raises: what call_for() raises, and what the allocator raises.
         Cost: that of call_for(), once. Of several steps each time an allocation and a launch more, about 6 us.
         """
-        copied = self._copied(addresses)
-        if not copied:
-            self.launch(self.call_for(addresses), stream)
-            return
+        copied = repacked(self.problem, addresses[0], addresses[1])
         if (loaded := self._loaded.get(copied)) is None:
             check_addresses(self.problem, *addresses)  # before anything is compiled
             loaded = self._load(copied)
+        if not loaded.work.scratch:
+            self.launch(self.call_for(addresses), stream)
+            return
         num_bytes = loaded.work.scratch_bytes
         held = adapter.scratch(num_bytes, self.ordinal)
         if held is not None:  # and is held until the last step is enqueued: then the stream's order protects it
@@ -150,10 +150,6 @@ class BoundPlan:
         (call,) = self._pack(loaded, addresses, 0)
         self._remember(addresses, call)
         return call
-
-    def _copied(self, addresses: Addresses) -> tuple[str, ...]:
-        """Which of a and b are copied first."""
-        return repacked(self.problem, addresses[0], addresses[1])
 
     def _enqueue_steps(self, loaded: _Loaded, addresses: Addresses, base: int, stream: int) -> None:
         """The steps of a product with scratch at `base`."""
@@ -204,9 +200,9 @@ class BoundPlan:
 class EmptyPlan(BoundPlan):
     """A product without multiplications: no element to write, or zeros because k is 0. Loads and launches no kernel."""
 
-    def _copied(self, addresses: Addresses) -> tuple[str, ...]:
-        """None: nothing is read."""
-        return ()
+    def enqueue(self, addresses: Addresses, adapter: Adapter, stream: int) -> None:
+        """Enqueue the zeros. Nothing is read, so nothing is copied. Raises: what call_for() raises."""
+        self.launch(self.call_for(addresses), stream)
 
     def call_for(self, addresses: Addresses) -> Any:
         """The memory to fill with zeros.

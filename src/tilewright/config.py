@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tilewright.device import Device
+from tilewright.dtypes import FP32
 from tilewright.errors import ConfigError
-from tilewright.problem import Problem
+from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
 
 Schedule = Literal["linear", "grouped"]
 SCHEDULES: tuple[Schedule, ...] = ("linear", "grouped")
@@ -36,6 +37,8 @@ MAX_STAGES = 32  # of the smallest slots, 9 KB of a 64x8 tile, 25 fit
 SPLITS: tuple[int, ...] = (1, 2, 4, 8)  # 8 CTAs is the largest cluster that every device takes (CUDA programming guide)
 TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of 16-bit values a warp
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
+MAX_SLICES = 1024  # a judgement: 132 SMs have work for 264 slices of a single tile in two waves
+MAX_SLICES_BYTES = 1 << 30  # of their sums: sums.cu counts chunks of 16 bytes in 32 bits, and no gain comes near
 
 # What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
 _KINDS: dict[Any, tuple[type, str]] = {
@@ -60,6 +63,9 @@ class Config:
     `swap` computes out^T = b^T a^T and stores it transposed, so that the columns of out meet wgmma's 64 rows and its
     rows the 8, 16, 24 ... columns: for few rows. Then tile_m counts columns of out and tile_n rows (computed()).
     `split_k` CTAs, a cluster, share each tile: every one multiplies its part of k, and they add up in their order.
+    `slices` equal parts of k are products of their own, a batch (sliced()), each with fp32 sums of its own in scratch;
+    a second kernel, sums.cu, adds them in their order and rounds once. With `dependent_sums` that one may start while
+    the last tiles are computed; it waits for them before it reads.
     `dependent_launch` lets the kernel start while the one before it in the stream still runs; it waits for that one
     before it touches memory.
     """
@@ -82,15 +88,51 @@ class Config:
     swap: bool = False
     split_k: int = 1
     dependent_launch: bool = False
+    slices: int = 1
+    dependent_sums: bool = False
+
+    def sliced(self, problem: Problem) -> Problem:
+        """The batch of products that `slices` makes of a single one; any other problem is itself, and so is sliced() of
+        it: this is the one place that knows what a slice is.
+
+        Shapes: a (slices, m, k / slices) and b (slices, k / slices, n), the next slice so far along k; out (slices, m,
+        n) in fp32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with free bytes behind.
+        """
+        if self.slices < 2 or problem.batch:
+            return problem
+        k = problem.k // self.slices
+        rows, extent = problem.rows_of("out")
+        pitch = -(-extent * FP32.size // TMA_ALIGNMENT_BYTES) * TMA_ALIGNMENT_BYTES // FP32.size
+        return dataclasses.replace(
+            problem,
+            k=k,
+            batch=(self.slices,),
+            a_batch=(k if problem.a_major == "k" else k * problem.a_pitch,),
+            b_batch=(k if problem.b_major == "k" else k * problem.b_pitch,),
+            out_dtype=FP32,
+            out_pitch=pitch,
+            out_batch=(rows * pitch,),
+            out_align_bytes=TMA_ALIGNMENT_BYTES,
+            out_is_padded=True,
+        )
+
+    def slices_bytes(self, problem: Problem) -> int:
+        """Bytes of the slices' sums; 0 without slices."""
+        if self.slices < 2:
+            return 0
+        sliced = self.sliced(problem)
+        return sliced.batch[0] * sliced.out_batch[0] * FP32.size
 
     def computed(self, problem: Problem) -> Problem:
-        """The product as the kernel computes it: out row-major, or column-major with `swap`. What this config, its
-        family and the model say about sizes, majors and tiles is about this one; computed() of it is itself."""
+        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`. What this
+        config, its family and the model say about sizes, majors and tiles is about this one; computed() of it is
+        itself."""
+        problem = self.sliced(problem)
         return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
 
     def __post_init__(self) -> None:
         """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
-        for field in dataclasses.fields(self):
+        for field in _FIELDS:
             value = getattr(self, field.name)
             if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
                 with contextlib.suppress(TypeError):
@@ -188,7 +230,8 @@ class Config:
 
     def _store_warp_bytes(self, problem: Problem, width: int, slots: int) -> int:
         """Up to the period of the swizzle that they are written in."""
-        problem, size = self.computed(problem), problem.out_dtype.size
+        problem = self.computed(problem)
+        size = problem.out_dtype.size
         row_bytes = store_columns(problem, width) * size
         period = 8 * row_bytes if row_bytes % 32 == 0 else 128
         if self.swap:  # a slot's rows are columns of the tile
@@ -211,10 +254,9 @@ class Config:
         room = MAX_SMEM_BYTES - stores - self._slot_overhead_bytes(problem) * (self.stages + 16) - ATOM_BYTES
         return min(16, room // self.narrow_bytes(problem))
 
-    @staticmethod
-    def _slot_overhead_bytes(problem: Problem) -> int:
+    def _slot_overhead_bytes(self, problem: Problem) -> int:
         """A full barrier, an empty one, and the tile that the slot belongs to; of a batch with its matrix."""
-        return 2 * BARRIER_BYTES + (2 * TILE_BYTES if problem.batch else TILE_BYTES)
+        return 2 * BARRIER_BYTES + (2 * TILE_BYTES if self.sliced(problem).batch else TILE_BYTES)
 
     @property
     def partial_bytes(self) -> int:
@@ -240,6 +282,16 @@ class Config:
         total = max(wide, narrow) + slots * self._slot_overhead_bytes(problem) + BARRIER_BYTES
         return -(-total // ATOM_BYTES) * ATOM_BYTES + self.partial_bytes
 
+    def ctas_per_sm(self, problem: Problem, device: Device) -> int:
+        """CTAs of one kernel that an SM has room for, at most 2.
+
+        By shared memory, of which each takes 1 KB more than it asks for (CUDA programming guide), and by registers: one
+        consumer's kernels use 48 to 64 a thread with 64 accumulators or fewer (NVRTC 13.5), and two consumers' as many
+        as there are.
+        """
+        fits = 2 * (self.smem_bytes(problem) + 1024) <= device.smem_per_sm_bytes
+        return 2 if fits and not self.moves_registers and self.accumulators <= 64 else 1
+
     @property
     def full_arrivals(self) -> int:
         """Arrivals that complete a full barrier: the producer's own; the bytes are counted apart."""
@@ -262,7 +314,7 @@ class Config:
     def num_tiles(self, problem: Problem) -> int:
         """Tiles of all matrices of the batch, were all of them wide."""
         rows, columns = self.tiles(problem)
-        return rows * columns * problem.num_matrices
+        return rows * columns * self.sliced(problem).num_matrices
 
     def wide_tiles(self, problem: Problem, grid: int) -> int:
         """How many tiles are TILE_N wide: those of the full waves where a narrow tail follows, else all.
@@ -273,7 +325,12 @@ class Config:
         """
         rows, columns = self.tiles(problem)
         wide = rows * columns // grid * grid
-        if self.tail_n == 0 or problem.batch or wide == 0 or self._narrow_waves(problem, grid, wide) >= 1.0:
+        if (
+            self.tail_n == 0
+            or self.sliced(problem).batch
+            or wide == 0
+            or self._narrow_waves(problem, grid, wide) >= 1.0
+        ):
             return self.num_tiles(problem)
         return wide
 
@@ -306,12 +363,14 @@ class Config:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
         wrong_types = [
             f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
-            for field in dataclasses.fields(self)
+            for field in _FIELDS
             for value in [getattr(self, field.name)]
             if type(value) is not _KINDS[field.type][0]
         ]
         if wrong_types:
             return tuple(wrong_types)  # no rule below can be stated about a value that is no number
+        if refused := self._slices_violations(problem):
+            return (*refused, *self._shape_violations())  # there is no problem to state the others about
         problem = self.computed(problem)
         found = [*self._shape_violations(), *self._problem_violations(problem)]
         if device.sm != (9, 0):
@@ -380,6 +439,31 @@ class Config:
             forms = [form for form in ("pingpong", "staggered", "tail_n") if getattr(self, form)]
             if value and forms:
                 found.append(f"{name} = {value} is for consumers that share wide tiles, not for {', '.join(forms)}")
+        return found
+
+    def _slices_violations(self, problem: Problem) -> list[str]:
+        """Of a problem that is not sliced yet."""
+        if self.slices == 1:
+            return ["dependent_sums = True is for slices; there are none"] if self.dependent_sums else []
+        if not 1 <= self.slices <= MAX_SLICES:
+            return [f"slices = {self.slices} is outside 1 .. {MAX_SLICES}"]
+        if problem.batch and not problem.out_is_padded:
+            return [f"slices = {self.slices} is for a single product, not for a batch {problem.batch}"]
+        found = []
+        step = TMA_ALIGNMENT_BYTES // problem.dtype.size
+        if not problem.batch and problem.k % (self.slices * step):
+            found.append(
+                f"slices = {self.slices} of k = {problem.k} are not parts of whole {TMA_ALIGNMENT_BYTES}-byte steps; "
+                f"use a k that is a multiple of {self.slices * step}, or fewer slices"
+            )
+        sliced = self.sliced(problem)
+        if any(stride * problem.dtype.size >= MAX_PITCH_BYTES for stride in (*sliced.a_batch, *sliced.b_batch)):
+            found.append(f"slices = {self.slices} lie 2^40 bytes apart or more, which no tensor map takes")
+        if (num_bytes := self.slices_bytes(problem)) > MAX_SLICES_BYTES:
+            found.append(
+                f"slices = {self.slices} of {problem.m} x {problem.n} fp32 sums are {num_bytes} bytes of scratch, more "
+                f"than {MAX_SLICES_BYTES}; such a product has tiles enough without"
+            )
         return found
 
     def _problem_violations(self, problem: Problem) -> list[str]:
@@ -486,6 +570,8 @@ class Config:
             + (" swap" if self.swap else "")
             + (f" split{self.split_k}" if self.split_k != 1 else "")
             + (" dependent" if self.dependent_launch else "")
+            + (f" slices{self.slices}" if self.slices != 1 else "")
+            + (" dependent-sums" if self.dependent_sums else "")
         )
 
 
@@ -504,6 +590,9 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     row_bytes = tile_n * size
     boxes = [wide for wide in range(8 * size, row_bytes + 1, 8 * size) if row_bytes % wide == 0]
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size
+
+
+_FIELDS = dataclasses.fields(Config)  # once: a choice looks at them hundreds of times
 
 
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:

@@ -46,6 +46,15 @@ class Device:
         """What all SMs multiply at the full clock; what the power limit leaves of it, model.py knows."""
         return self.num_sms * self.tensor_flops_per_cycle * self.clock_ghz / 1e3
 
+    def clusters_at_once(self, size: int) -> int:
+        """Clusters of `size` CTAs, one CTA an SM, that run at the same time; more wait for one to end.
+
+        A cluster stays within a GPC, whose SMs are not a multiple of 4 everywhere. Source: the driver's count, H200,
+        2026-11-30: 66 of 2, 30 of 4, 15 of 8, so 120 of 132 SMs (benchmarks/results, narrow). Which SMs are left of a
+        GPC differs from card to card; that other cards lose the same share is a judgement.
+        """
+        return max(1, (self.num_sms if size <= 2 else self.num_sms * 10 // 11) // size)
+
     def __str__(self) -> str:
         return f"{self.name} (sm_{self.sm[0]}{self.sm[1]}, {self.num_sms} SMs)"
 

@@ -24,6 +24,7 @@ _TILE_BLOCK_S, _TILE_BLOCK_COLUMN_S = 0.4e-3, 4e-6  # 64 rows of a tile stored, 
 _SLOT_S = 0.25e-3  # the producer's part of one step along k
 _SLOT_BLOCK_S, _SLOT_BLOCK_COLUMN_S = 0.35e-3, 0.6e-6  # the four wgmmas of 64 rows, and each column of them
 _SENT_BLOCK_S = 1.6e-3  # of a split: 8 columns of 64 rows, of which each thread of a consumer sends 16 bytes
+_SUM_S = 12e-9  # a byte of slices that are added up: 6 ns, and 64 with the checker
 _ARRIVAL_S = 60e-6  # each thread that arrives on a barrier of its own accord: v02 to v06
 _MULTIPLY_ADD_S = 50e-9  # of one thread: v01
 _CHECKS = 3.2  # times as long with the checker
@@ -33,10 +34,12 @@ _LONE_ARRIVALS = ("v02", "v03", "v04", "v05", "v06")
 def emulated_s(
     problem: Problem, config: Config, launch: Launch, *, family: str = "hopper", checks: bool = False
 ) -> float:
-    """Seconds that one launch takes.
+    """Seconds that one launch takes, and what adds its slices up.
 
     Source: the constants above.
     """
+    adding = _SUM_S * config.slices_bytes(problem)
+    problem = config.sliced(problem)
     num_tiles = config.num_tiles(problem)
     num_slots = num_tiles * -(-problem.k // config.tile_k)
     blocks = -(-config.tile_m // WGMMA_M)
@@ -49,7 +52,7 @@ def emulated_s(
             slot += launch.block * _ARRIVAL_S
         sent = num_tiles * config.split_k * blocks * (config.tile_n // 8) if config.split_k > 1 else 0
         work = sent * _SENT_BLOCK_S + launch.grid * _CTA_S + num_tiles * tile + num_slots * slot
-    return _FIRST_S + work * (_CHECKS if checks else 1.0)
+    return _FIRST_S + (work + adding) * (_CHECKS if checks else 1.0)
 
 
 def affordable(problem: Problem, seconds_of: Callable[[Problem], float], limit_s: float) -> Problem | None:

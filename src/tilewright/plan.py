@@ -24,7 +24,7 @@ from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary
-from tilewright.kernels import catalog, repack
+from tilewright.kernels import catalog, product, repack, sums
 from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
@@ -79,6 +79,27 @@ class Copies:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What adds the slices of k up behind the product.
+
+    Units: as Copies.
+    """
+
+    slices: int
+    launch: Launch
+    read_bytes: int
+    written_bytes: int
+    predicted_us: float
+
+    def __str__(self) -> str:
+        return (
+            f"add {self.slices} slices of k in their order: {self.launch.grid} CTAs of {self.launch.block} threads, "
+            f"{self.read_bytes / 1e6:.1f} MB of scratch read, {self.written_bytes / 1e6:.1f} MB written, "
+            f"{self.predicted_us:.1f} us"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Why a product runs as it does. str() gives it as lines.
 
@@ -87,7 +108,7 @@ class Explanation:
     measurement that the config comes from, None where the model or the caller chose. `price` is what an invariant
     order of summation costs: the time predicted here over that of the choice without it; 1 where that is the same.
     `copies` is what runs before the product, and in the prediction, where an operand's rows or address are no multiples
-    of 16 bytes.
+    of 16 bytes. `sums` is what runs behind it, in the prediction as well, where k is cut into slices.
     """
 
     problem: Problem
@@ -108,6 +129,7 @@ class Explanation:
     fast: Config | None = None
     price: float = 1.0
     copies: Copies | None = None
+    sums: Sums | None = None
 
     @property
     def grid(self) -> int:
@@ -135,6 +157,7 @@ class Explanation:
                 f"why        {self.why}",
                 *self._reduction_lines(),
                 f"launch     {launch.grid} CTAs of {launch.block} threads, {clusters}",
+                *(() if self.sums is None else (f"then       {self.sums}",)),
                 f"resources  {self.registers} registers a thread, {smem}, {spills}",
                 f"predicted  {self.predicted_us:.1f} us, {share}",
                 f"terms      {', '.join(f'{name} {time_us:.1f} us' for name, time_us in self.terms)}",
@@ -191,6 +214,7 @@ class Plan(Runner):
         self.arguments = self._arguments(problem.repacked)
         self._binary: Binary | None = None
         self._repack_binary: Binary | None = None
+        self._sums_binary: Binary | None = None
         self._by_place: dict[tuple[Location, tuple[int, ...]], BoundPlan] = {}
 
     @property
@@ -216,6 +240,13 @@ class Plan(Runner):
         return self._repack_binary
 
     @property
+    def sums_binary(self) -> Binary:
+        """The compiled sum of slices, where there are such. Cost and what it raises: as `binary`."""
+        if self._sums_binary is None:
+            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=True)
+        return self._sums_binary
+
+    @property
     def copies(self) -> Copies | None:
         """The copy of operands before the product, where the problem needs one; with the model's time."""
         operands = self.problem.repacked
@@ -227,8 +258,22 @@ class Plan(Runner):
             launch=repack.launch(self.problem, operands, self.device, self.num_sms),
             read_bytes=read_bytes,
             written_bytes=written_bytes,
-            scratch_bytes=self.work.scratch_bytes,
+            scratch_bytes=Work(steps=(), scratch=self._copies_scratch(operands)).scratch_bytes,
             predicted_us=model.repack_us(self.problem, operands, self.device),
+        )
+
+    @property
+    def sums(self) -> Sums | None:
+        """What adds the slices up, where the config has some; with the model's time, which `prediction` contains."""
+        if self.config.slices == 1:
+            return None
+        read_bytes, written_bytes = sums.moved_bytes(self._kernel_problem, self.config)
+        return Sums(
+            slices=self.config.slices,
+            launch=sums.launch(self._kernel_problem, self.config, self.device, self.num_sms),
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
+            predicted_us=model.sums_us(self._kernel_problem, self.config, self.device),
         )
 
     @property
@@ -237,15 +282,20 @@ class Plan(Runner):
         return self.work_of(self.problem.repacked)
 
     def work_of(self, operands: tuple[str, ...]) -> Work:
-        """What the product comes down to when these of "a" and "b" are copied first: the copies, then the product."""
-        product = Step(
-            name=self.family.name,
-            binary=lambda: self.binary,
+        """What the product comes down to when these of "a" and "b" are copied first: the copies, the product, and the
+        sums of its slices."""
+        made = product.work(
+            self.family,
+            self._kernel_problem,
+            self.config,
+            self.device,
+            self.num_sms,
+            binaries=(lambda: self.binary, lambda: self.sums_binary),
             launch=self.launch,
             arguments=self.arguments if operands == self.problem.repacked else self._arguments(operands),
         )
         if not operands:
-            return Work(steps=(product,))
+            return made
         launch = repack.launch(self.problem, operands, self.device, self.num_sms)
         copies = Step(
             name=f"repack {' and '.join(operands)}",
@@ -253,10 +303,10 @@ class Plan(Runner):
             launch=launch,
             arguments=repack.arguments(self.problem, operands, launch),
         )
-        scratch = tuple(
-            Scratch(repack.scratch_name(each), repack.scratch_bytes(self.problem, each)) for each in operands
-        )
-        return Work(steps=(copies, product), scratch=scratch)
+        return Work(steps=(copies, *made.steps), scratch=(*self._copies_scratch(operands), *made.scratch))
+
+    def _copies_scratch(self, operands: tuple[str, ...]) -> tuple[Scratch, ...]:
+        return tuple(Scratch(repack.scratch_name(each), repack.scratch_bytes(self.problem, each)) for each in operands)
 
     def _arguments(self, copied: tuple[str, ...]) -> tuple[Argument, ...]:
         """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
@@ -293,6 +343,7 @@ class Plan(Runner):
             fast=fast,
             price=price,
             copies=copies,
+            sums=self.sums,
         )
 
     def _price(self, prediction: Prediction) -> tuple[Config | None, float]:
@@ -301,7 +352,7 @@ class Plan(Runner):
             return None, 1.0
         fast = choose(self._kernel_problem, self.device, self.num_sms, use_records=not self.problem.is_empty)
         other = model.predict(fast.family, self._kernel_problem, fast.config, self.device, self.num_sms)
-        return fast.config, prediction.total_us / other.total_us
+        return fast.config.replace(dependent_launch=self.config.dependent_launch), prediction.total_us / other.total_us
 
     def bind(self, location: Location, shape: tuple[int, ...]) -> BoundPlan:
         """This plan for arrays there: on that GPU, or in the emulator for the host's. `shape` is that of out.
@@ -406,6 +457,9 @@ def plan_problem(
     else:
         choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty, reduction=reduction)
         family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
+        if problem.repacked:
+            # the kernel gets ready while the copies end, and waits for that itself; a caller's word comes after ours
+            chosen = chosen.replace(dependent_launch=True)
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None

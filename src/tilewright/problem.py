@@ -58,6 +58,8 @@ class Problem:
     Units: pitches in elements, the distance between rows of the contiguous dimension; `a_batch`, `b_batch` and
     `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all. A
     pitch of a or b may be 0 as well: rows that are one and the same.
+    `out_is_padded`: what lies between the rows of out, and behind the last, up to the next multiple of 16 bytes, may be
+    written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
     addresses; a plan serves a and b at any address, and says by these what it expects.
     """
@@ -80,6 +82,7 @@ class Problem:
     out_batch: tuple[int, ...] = ()
     a_align_bytes: int = TMA_ALIGNMENT_BYTES
     b_align_bytes: int = TMA_ALIGNMENT_BYTES
+    out_is_padded: bool = False
 
     def __post_init__(self) -> None:
         """Keeps what was given in its own type: any whole number as an int, any spelling of an element type as a DType.
@@ -123,14 +126,14 @@ class Problem:
         """Whether out can be written by TMA: base, pitch, row bytes and the batch's strides all in multiples of 16.
 
         A row of any other length would be clipped only at the next 16-byte boundary: bytes past the row would be
-        overwritten (PTX ISA, tensor copy; reported as triton#11583).
+        overwritten (PTX ISA, tensor copy; reported as triton#11583), which `out_is_padded` allows.
         """
         size = self.out_dtype.size
         row_bytes = self.rows_of("out")[1] * size
         steps_bytes = (self.out_pitch * size, *(stride * size for stride in self.out_batch))
         return (
             self.out_align_bytes % TMA_ALIGNMENT_BYTES == 0
-            and row_bytes % TMA_ALIGNMENT_BYTES == 0
+            and (self.out_is_padded or row_bytes % TMA_ALIGNMENT_BYTES == 0)
             and all(step % TMA_ALIGNMENT_BYTES == 0 and step < MAX_PITCH_BYTES for step in steps_bytes)
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright import device
-from tilewright.bench.narrow import CANDIDATES, candidates, kernels, lines_of, problems, shapes
+from tilewright.bench.narrow import CANDIDATES, LONG, SLICED, candidates, kernels, lines_of, problems, shapes
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.problem import packed
@@ -19,9 +19,19 @@ def test_every_weight_meets_every_number_of_rows() -> None:
 def test_candidates_are_legal_different_and_few() -> None:
     for problem in problems():
         found = candidates(problem, H200)
-        assert len({str(config) for config in found}) == len(found) <= CANDIDATES + 1
+        assert len({str(config) for config in found}) == len(found) <= CANDIDATES + 1 + SLICED + 1
         assert all(config.violations(problem, H200) == () for config in found)
         assert any(config.split_k == 1 and not config.swap for config in found)
+
+
+def test_a_small_out_of_a_long_k_is_measured_in_many_slices_and_with_dependent_sums() -> None:
+    for problem in problems(LONG[:4]):
+        found = candidates(problem, H200)
+        assert len([c for c in found if c.slices > 1]) == SLICED + 1
+        assert [c.dependent_sums for c in found].count(True) == 1
+        assert len([c for c in found if c.slices == 1]) >= 8
+    assert len([c for c in candidates(packed(128, 4096, 14336), H200) if c.slices > 1]) == 2
+    assert not any(c.slices > 1 for c in candidates(packed(512, 512, 512), H200))
 
 
 def test_only_short_products_are_timed_as_dependent_launches_too() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tilewright.problem import packed
+
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "unaligned.py"
 
 
@@ -57,3 +59,23 @@ def test_wrong_cases_and_children_that_died_are_named(script: ModuleType) -> Non
         {"kind": "child", "part": "check", "status": "exit -11", "why": "a fault"},
     ]
     assert script.table(rows) == ["1 of 2 cases right", "  wrong: two: 3 of 4", "check: exit -11: a fault"]
+
+
+def test_what_is_varied_is_copied_and_each_way_to_copy_is_built_once(script: ModuleType) -> None:
+    assert all(packed(*shape, padded=False).repacked for shape in script.VARIED)
+    assert set(script.VARIED) <= {*script.TARGETS, *script.SWEEP}
+    names = [unit.name for unit in script.sources()]
+    cuts = {(cut.chunks, cut.strip, cut.ctas_per_sm) for cut in script.CUTS}
+    assert names.count("repack") == len(cuts)
+    assert sum("dependent" in name for name in names) > len(script.VARIED)
+
+
+def test_a_line_of_a_variant_has_its_time_and_of_a_copy_its_rate(script: ModuleType) -> None:
+    shape = (1023, 1023, 1023)
+    rows = [
+        row(shape, "repack 4 chunks", 4.0, kind="variant", moved_gbps=2100.0),
+        row(shape, "dependent", 14.0, kind="variant"),
+    ]
+    first, second = (line.split() for line in script.table(rows))
+    assert first == ["1023x1023x1023", "repack", "4", "chunks", "4.00", "us", "2100", "GB/s"]
+    assert second == ["1023x1023x1023", "dependent", "14.00", "us"]

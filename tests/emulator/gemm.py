@@ -96,6 +96,12 @@ CASES: dict[str, Case] = {
     "staggered without TMA": Case(
         packed(127, 77, 192), _config(consumers=1, tile_n=56, staggered=True, store_slots=1), 1
     ),
+    # the last tile has 5 columns: 10 bytes, fewer than one chunk
+    "predicated stores, short rows": Case(packed(65, 69, 136), _config(), 1),
+    # 128 columns of fp32 at once are 32 chunks of 16 bytes, which lie in 33 of out; 160 are 40
+    "fp32 out without TMA, long rows": Case(
+        packed(70, 163, 136, out_dtype="fp32"), _config(tile_n=160, stages=2, store_slots=5), 1
+    ),
     "fp32 out without TMA": Case(packed(65, 131, 136, out_dtype="fp32"), _config(store_slots=2), 1),
     # 3 tiles of rows of b; of 24 rows of a the last 4 are past the end
     "swap": Case(packed(20, 136, 200), _SMALL.replace(swap=True, tile_n=24), 2),

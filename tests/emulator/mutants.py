@@ -9,6 +9,7 @@ from __future__ import annotations
 from gemm import WRONG_NUMBERS, Edit, Mutant
 
 UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
+ROW_STORE = "row_store.cuh"
 BATCH, WGMMA = "batch.cuh", "wgmma_mma_async.cuh"
 
 
@@ -304,48 +305,85 @@ MUTANTS: tuple[Mutant, ...] = (
         "predicated: halves in the wrong order",
         "predicated stores",
         (
-            EPILOGUE,
-            "low[line] | static_cast<uint32_t>(high[line]) << 16;",
-            "high[line] | static_cast<uint32_t>(low[line]) << 16;",
+            ROW_STORE,
+            "ptx::shf_l_wrap(words[3 - WORDS + i], last, half_bits)",
+            "ptx::shf_l_wrap(last, words[3 - WORDS + i], half_bits)",
         ),
         by=WRONG_NUMBERS,
     ),
     mutant(
-        "predicated: lines of out begin where the row does",
+        "predicated: no half word is shifted",
         "predicated stores",
-        (EPILOGUE, "static_cast<int32_t>(lane) * 4 - phase;", "static_cast<int32_t>(lane) * 4;"),
-        by=("misaligned", WRONG_NUMBERS),
+        (ROW_STORE, "phase % 4 * 8;", "0;"),
+        by=WRONG_NUMBERS,
     ),
     mutant(
-        "predicated: the last word of a row is whole",
+        "predicated: whole words are shifted the other way",
         "predicated stores",
-        (EPILOGUE, "if (OUT_SIZE == 4 || here + 4 <= row_bytes)", "if (true)"),
+        (ROW_STORE, "} else if (phase < 8) {", "} else if (phase >= 8 && phase < 12) {"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "predicated: chunks of out begin where the row does",
+        "predicated stores",
+        (ROW_STORE, "static_cast<int32_t>(number * 16 - phase);", "static_cast<int32_t>(number * 16);"),
+        by="misaligned",
+    ),
+    mutant(
+        "predicated: the chunk before a row is whole",
+        "predicated stores",
+        (
+            ROW_STORE,
+            "if (static_cast<uint32_t>(at) > static_cast<uint32_t>(out.row_bytes - 16)) continue;",
+            "if (at > out.row_bytes - 16) continue;",
+        ),
+        by=("missing __syncwarp", "data race", "out of bounds"),
+    ),
+    mutant(
+        "predicated: the last chunk of a row is whole",
+        "staggered without TMA",
+        (
+            ROW_STORE,
+            "static_cast<uint32_t>(out.row_bytes - 16)) continue;",
+            "static_cast<uint32_t>(out.row_bytes - 2)) continue;",
+        ),
+        by=("missing __syncwarp", "data race", "out of bounds"),
+    ),
+    mutant(
+        "predicated: rows past the last one of out, the lower eight",
+        "staggered without TMA",
+        (ROW_STORE, "if (ROWS == 2 && row + 8 < out.num_rows)", "if (ROWS == 2)"),
+        (ROW_STORE, "if (row + static_cast<int32_t>(own_row) < out.num_rows)", ""),
         by=("data race", "out of bounds", WRONG_NUMBERS),
     ),
     mutant(
-        "predicated: no value before the first whole word",
+        "predicated: no ragged ends",
         "predicated stores",
-        (EPILOGUE, "} else if (next >= 0 && next < row_bytes) {", "} else if (false) {"),
+        (ROW_STORE, "store_ragged_ends<SIZE, Slots>(slots, out, lane); }", "}"),
         by=WRONG_NUMBERS,
     ),
     mutant(
-        "predicated: a line too few",
-        "staggered without TMA",
-        (
-            EPILOGUE,
-            "(COLUMNS * OUT_SIZE + LINE_BYTES - OUT_SIZE - 1) / LINE_BYTES + 1",
-            "COLUMNS * OUT_SIZE / LINE_BYTES + 1",
-        ),
+        "predicated: the ends on the right in the order of those on the left",
+        "predicated stores",
+        (ROW_STORE, "begin + (is_right ? count & 8 : count & 2);", "begin + (count & 2);"),
+        by=("misaligned", "data race", WRONG_NUMBERS),
+    ),
+    mutant(
+        "predicated: short rows are stored by whole chunks",
+        "predicated stores, short rows",
+        (ROW_STORE, "if (out.row_bytes < 16) {", "if (false) {"),
+        by=("data race", "out of bounds", "misaligned", WRONG_NUMBERS),
+    ),
+    mutant(
+        "predicated: rows longer than a warp to the 32nd chunk alone",
+        "fp32 out without TMA, long rows",
+        (ROW_STORE, "first < Slots::CHUNKS; first += LANES", "first < 1; first += LANES"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "predicated: rows of slots without their swizzle",
         "predicated stores",
-        (
-            EPILOGUE,
-            "swizzled<ROW_BYTES>(row * ROW_BYTES + at - piece * ROW_BYTES)",
-            "(row * ROW_BYTES + at - piece * ROW_BYTES)",
-        ),
+        (ROW_STORE, "return swizzled<SLOT_ROW_BYTES>(row * SLOT_ROW_BYTES);", "return row * SLOT_ROW_BYTES;"),
         by=WRONG_NUMBERS,
     ),
     mutant(

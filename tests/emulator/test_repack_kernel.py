@@ -119,7 +119,7 @@ def copies(draw: st.DrawFn) -> tuple[Problem, tuple[str, ...], tuple[int, int], 
     random = draw(st.randoms(use_true_random=True))
 
     def size() -> int:
-        return random.choice([1, 2, 7, 8, 9, 15, 63, 64, 65, random.randrange(1, 200)])
+        return random.choice([1, 2, 7, 8, 9, 15, 63, 64, 65, random.randrange(1, 200), random.randrange(200, 600)])
 
     m, n, k = size(), size(), size()
     a_major: AMajor = random.choice(["k", "m"])
@@ -152,9 +152,10 @@ def test_a_copy_is_exact_and_reads_and_writes_nothing_else(drawn: Any) -> None:
 
 @pytest.mark.parametrize("skew", range(8))
 def test_every_shift_is_right_also_where_rows_differ_in_it(skew: int) -> None:
-    problem = packed(9, 8, 37, padded=False)
-    for each in run_copies(problem, BOTH, (skew, 7 - skew)):
-        assert is_right(problem, each)
+    for k in (37, 157, 257, 300):  # chunks; a strip, two and one more; and rows of four shifts
+        problem = packed(9, 8, k, padded=False)
+        for each in run_copies(problem, BOTH, (skew, 7 - skew)):
+            assert is_right(problem, each)
 
 
 def test_many_rounds_of_few_threads_carry_from_digit_to_digit() -> None:
@@ -171,38 +172,43 @@ MUTANTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("2 bytes are not shifted", "(shift & 2) * 8", "0", (WRONG_NUMBERS,)),
     ("4 bytes are not shifted", "shift & 4 ?", "shift & 16 ?", (WRONG_NUMBERS,)),
     ("8 bytes are not shifted", "shift & 8 ?", "shift & 16 ?", (WRONG_NUMBERS,)),
-    ("words in the wrong order", "shf_r_wrap(by_4[i], by_4[i + 1],", "shf_r_wrap(by_4[i + 1], by_4[i],",
+    ("words in the wrong order", "shf_r_wrap(by_4[j], by_4[j + 1],", "shf_r_wrap(by_4[j + 1], by_4[j],",
      (WRONG_NUMBERS,)),
-    ("the second word always", "if (shift + bytes > CHUNK_BYTES)", "if (true)", ("out of bounds",)),
-    ("the second word never", "if (shift + bytes > CHUNK_BYTES)", "if (false)", (WRONG_NUMBERS,)),
-    ("the second word of whole chunks only", "if (shift + bytes > CHUNK_BYTES)",
-     "if (shift > 0 && bytes == CHUNK_BYTES)", (WRONG_NUMBERS,)),
+    ("the second word always", "if (shift > 0 && here > in_low)", "if (here > 0)", ("out of bounds",)),
+    ("the second word never", "if (shift > 0 && here > in_low)", "if (false)", (WRONG_NUMBERS,)),
+    ("the second word of whole chunks only", "if (shift > 0 && here > in_low)",
+     "if (shift > 0 && here >= 16)", (WRONG_NUMBERS,)),
     ("chunks past the end", "if (!place.is_inside(matrices)) return;", "", ("out of bounds",)),
     ("no carry", "carry = at[dim] >= extent ? 1 : 0;", "carry = 0;", (WRONG_NUMBERS, "out of bounds", "data race")),
-    ("unaligned loads", "ptx::ld_global_cs_v4_u32(source - shift, low);", "ptx::ld_global_cs_v4_u32(source, low);",
+    ("unaligned loads", "const uint64_t aligned = source - shift;", "const uint64_t aligned = source;",
      ("misaligned",)),
-    ("every thread from its own number on", "thread >= first ? thread - first : thread + threads - first",
-     "thread - first", (WRONG_NUMBERS,)),
+    ("the second operand's CTAs count from the first's", "blockIdx.x - num_first);", "blockIdx.x);", (WRONG_NUMBERS,)),
+    ("every CTA copies the first operand", "if (blockIdx.x < num_first)", "if (true)", (WRONG_NUMBERS, "data race")),
+    ("all lanes of a strip take its first chunks", "thread % LANES, source, target);", "0, source, target);",
+     (WRONG_NUMBERS,)),
+    ("strips overlap", "constexpr uint32_t APART = LANES * CHUNK_BYTES;",
+     "constexpr uint32_t APART = LANES * CHUNK_BYTES / 2;", (WRONG_NUMBERS, "data race", "missing __syncwarp")),
+    ("a strip goes on past its row", "if (left <= i * static_cast<int32_t>(APART)) continue;", "",
+     (WRONG_NUMBERS, "data race", "missing __syncwarp", "uninitialised register")),
+    ("strips for short rows", "if (matrices.has_long_rows) {", "if (true) {", (WRONG_NUMBERS, "out of bounds")),
     ("target rows as far apart as the source's", "place.offset(matrices.target_strides)",
      "place.offset(matrices.source_strides)", (WRONG_NUMBERS, "misaligned", "out of bounds")),
-    ("a thread too few in a step", "threads = gridDim.x * Config::THREADS;",
-     "threads = gridDim.x * Config::THREADS - 1;", ("data race",)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "old", "new", "rules"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_a_planted_bug_is_reported(name: str, old: str, new: str, rules: tuple[str, ...]) -> None:
-    """Both operands on 4 CTAs of one SM, more chunks than threads; the second operand ends where its memory does."""
-    problem, device = packed(700, 301, 37, padded=False), replace(H200, num_sms=1)
-    unit = edited(repack.source(problem, device), "", old, new)
-    found = set()
-    try:
-        copied = run_copies(problem, BOTH, (1, 6), device, unit)
-    except EmulationError as error:
-        found.add(error.rule)
-    else:
-        if not all(is_right(problem, each) for each in copied):
-            found.add(WRONG_NUMBERS)
+    """Both operands on 4 CTAs of one SM, more units than groups, short rows and long; b ends where its memory does."""
+    device, found = replace(H200, num_sms=1), set()
+    for problem in (packed(700, 301, 37, padded=False), packed(90, 61, 301, padded=False)):
+        unit = edited(repack.source(problem, device), "", old, new)
+        try:
+            copied = run_copies(problem, BOTH, (1, 6), device, unit)
+        except EmulationError as error:
+            found.add(error.rule)
+        else:
+            if not all(is_right(problem, each) for each in copied):
+                found.add(WRONG_NUMBERS)
     assert found & set(rules), found
 
 

@@ -291,11 +291,16 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
         ((300, 256, 64), Config(cluster_m=2), None, 4),
         ((8192, 8192, 64), Config(cluster_m=2), 1, 2),
         ((8192, 8192, 64), Config(cluster_m=2), 131, 130),
+        ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=4), None, 120),
+        ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=8), None, 120),
+        ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=8), 64, 64),
+        ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=3, split_k=8), None, 128),
     ],
 )
 def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
     extents: tuple[int, int, int], config: Config, num_sms: int | None, grid: int
 ) -> None:
+    """Of 8 CTAs 15 clusters run at once, with room for one CTA in an SM; 16 with room for two."""
     assert HOPPER.launch(packed(*extents), config, H200, num_sms).grid == grid
 
 

@@ -24,7 +24,7 @@ H200 = device.preset("h200")
 def test_the_kernel_neither_spills_nor_leaves_a_cta_out(batch: tuple[int, ...]) -> None:
     resources = build(repack.source(packed(65, 65, 65, padded=False, batch=batch), H200)).resources
     assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
-    assert resources.registers * repack.THREADS * repack.CTAS_PER_SM <= 65536
+    assert resources.registers * repack.THREADS * repack.SHAPE.ctas_per_sm <= 65536
 
 
 def test_a_copy_has_rows_of_whole_lines_and_matrices_one_behind_the_other() -> None:
@@ -56,15 +56,45 @@ def test_few_chunks_take_few_ctas_and_many_take_every_sm() -> None:
 
     assert grid(1) == 1
     assert grid(2 * 1024 // 9) == 2  # 9 chunks a row, 1024 chunks a CTA
-    assert grid(10**6) == 132 * repack.CTAS_PER_SM
-    assert grid(10**6, 5) == 5 * repack.CTAS_PER_SM
+    assert grid(10**6) == 132 * repack.SHAPE.ctas_per_sm
+    assert grid(10**6, 5) == 5 * repack.SHAPE.ctas_per_sm
+
+
+def test_two_operands_share_the_ctas_as_their_chunks_are_many_and_neither_is_left_out() -> None:
+    def shares(m: int, n: int, num_sms: int | None = None) -> tuple[int, int]:
+        problem = packed(m, n, 1023, padded=False)
+        launch = repack.launch(problem, ("a", "b"), H200, num_sms)
+        numbers = [
+            each.values for each in repack.arguments(problem, ("a", "b"), launch) if isinstance(each, IntsArgument)
+        ]
+        assert sum(each[1] for each in numbers) == launch.grid
+        return numbers[0][1], numbers[1][1]
+
+    assert shares(1023, 1023) == (128, 128)  # 1023 rows of 128 chunks, 1024 chunks a CTA: all at once
+    assert shares(100_000, 100_000) == (264, 264)
+    assert shares(100_000, 1) == (527, 1)
+    assert shares(1, 100_000, 1) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("k", "is_long"), [(1023, True), (1025, True), (4097, True), (128, True), (120, False), (264, True), (9, False)]
+)
+def test_rows_are_cut_into_strips_where_half_of_their_chunks_are_there(k: int, is_long: bool) -> None:
+    problem = packed(64, 64, k, padded=False)
+    (numbers,) = (
+        each.values[:4]
+        for each in repack.arguments(problem, ("a",), repack.launch(problem, ("a",), H200))[:3]
+        if isinstance(each, IntsArgument)
+    )
+    chunks = -(-2 * k // 16)
+    assert numbers[2:] == (int(is_long), -(-chunks // 32) if is_long else chunks)
 
 
 def test_bytes_of_rows_that_are_all_the_same_are_read_once() -> None:
     problem = packed(4095, 4095, 4095, padded=False)
     assert repack.moved_bytes(problem, ("a", "b")) == (2 * 4095 * 8190, 2 * 4095 * 8190)
     assert repack.moved_bytes(dataclasses.replace(problem, a_pitch=0), ("a",)) == (8190, 4095 * 8190)
-    assert repack_us(problem, ("a", "b"), H200) == pytest.approx(28.76 + H200.launch_us, rel=0.001)
+    assert repack_us(problem, ("a", "b"), H200) == pytest.approx(28.76 / 0.75 + 1.0 + H200.launch_us, rel=0.001)
 
 
 extents = st.one_of(st.integers(1, 600), st.integers(1, MAX_EXTENT))
@@ -92,29 +122,32 @@ def problems(draw: st.DrawFn) -> Problem:
 @settings(max_examples=200)
 @given(problem=problems(), num_sms=st.sampled_from([1, 2, 132]))
 def test_every_number_fits_what_the_kernel_holds_it_in(problem: Problem, num_sms: int) -> None:
-    """Digits of a place are uint32, offsets int64; a step is the number of threads in those digits."""
+    """Digits of a place are uint32, offsets int64; a step is the number of groups in those digits."""
     launch = repack.launch(problem, ("a", "b"), H200, num_sms)
     arguments = repack.arguments(problem, ("a", "b"), launch)
-    threads = launch.grid * launch.block
-    assert threads < 2**31
+    assert launch.grid * launch.block < 2**31
     for source, target, numbers in zip(*(arguments[start::3] for start in range(3)), strict=True):
         assert isinstance(source, PointerArgument)
         assert isinstance(target, PointerArgument)
         assert isinstance(numbers, IntsArgument)
         assert source.granule_bytes == 16
         assert target.num_bytes == repack.scratch_bytes(problem, source.operand)
-        row_bytes, first, *rest = numbers.values
+        row_bytes, num_ctas, is_long, *rest = numbers.values
+        unit_bytes = 16 * repack.SHAPE.strip_chunks if is_long else 16
+        groups = num_ctas * launch.block // (repack.STRIP_LANES if is_long else 1)
         dims = len(rest) // 4
         extents, steps, sources, targets = (rest[dims * i : dims * (i + 1)] for i in range(4))
+        assert 1 <= num_ctas < launch.grid
         assert all(1 <= extent < 2**32 for extent in extents)
-        assert 0 <= first < threads
         assert all(0 <= step < extent for step, extent in zip(steps[:-1], extents, strict=False))
-        assert sum(step * math.prod(extents[:dim]) for dim, step in enumerate(steps)) == threads
-        # A thread begins below `threads`, and goes up to CHUNKS steps past the end before it looks again.
-        assert max(extents[-1] + repack.CHUNKS * (steps[-1] + 1), threads) < 2**32
+        assert sum(step * math.prod(extents[:dim]) for dim, step in enumerate(steps)) == groups
+        # A group begins below `groups`, and goes up to CHUNKS steps past the end before it looks again.
+        assert max(extents[-1] + repack.SHAPE.chunks * (steps[-1] + 1), groups) < 2**32
         assert all(stride % 16 == 0 for stride in targets)
+        last_unit = -(-row_bytes // 16) * 16 - (extents[0] - 1) * unit_bytes  # bytes of it that are written
+        assert 0 < last_unit <= unit_bytes
         furthest = sum((extent - 1) * stride for extent, stride in zip(extents, targets, strict=True))
-        assert furthest + 16 <= target.num_bytes
+        assert furthest + last_unit <= target.num_bytes
         read = sum((extent - 1) * stride for extent, stride in zip(extents[1:], sources[1:], strict=True))
         assert read + row_bytes == source.num_bytes
 

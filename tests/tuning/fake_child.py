@@ -43,7 +43,7 @@ class FakeBench:
         return 2
 
     def check(self, job: Job) -> str:
-        name = name_of_kernel(job.binary.name)
+        name = name_of_kernel(job.work.steps[0].binary().name)
         self.note(f"check {name}")
         match self.script["acts"].get(name):
             case "wrong":
@@ -59,8 +59,8 @@ class FakeBench:
         return ""
 
     def arm(self, job: Job) -> None:
-        self.names[job.runner] = name_of_kernel(job.binary.name)
-        self.note(f"arm {name_of_kernel(job.binary.name)}")
+        self.names[job.runner] = name_of_kernel(job.work.steps[0].binary().name)
+        self.note(f"arm {name_of_kernel(job.work.steps[0].binary().name)}")
 
     def sample(self, runner: int) -> float:
         name = self.names[runner]

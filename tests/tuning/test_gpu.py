@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.backends.base import PointerArgument
+from tilewright.backends.base import Launch, PointerArgument
 from tilewright.backends.cuda import CudaBackend
+from tilewright.backends.steps import Built, Scratch, Step, Work
 from tilewright.config import Config
 from tilewright.errors import DriverError
 from tilewright.jit.source import Binary, Resources
@@ -58,11 +59,14 @@ class Machine:
     def job(self) -> Job:
         device = self.bench._cuda.device(0)
         launch = HOPPER.launch(self.problem, Config(), device)
-        return Job(5, BINARY, launch, HOPPER.arguments(self.problem, Config(), launch))
+        arguments = HOPPER.arguments(self.problem, Config(), launch)
+        return Job(5, Work(steps=(Step(name="hopper", binary=Built(BINARY), launch=launch, arguments=arguments),)))
 
     def _multiply(self, config: Any, kernel: int, parameters: int, extra: int) -> Any:
         """What the kernel does, from its parameters alone: the maps of a and b come first, out's pointer somewhere."""
-        place = next(index for index, each in enumerate(self.job().arguments) if isinstance(each, PointerArgument))
+        place = next(
+            index for index, each in enumerate(self.job().work.steps[0].arguments) if isinstance(each, PointerArgument)
+        )
         pointers = (ctypes.c_uint64 * (place + 1)).from_address(parameters)
         a_at, b_at, *_, out_at = (ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
         self.inputs.append((a_at, b_at, out_at))
@@ -154,6 +158,46 @@ def test_a_fault_of_the_driver_comes_out_as_one(fake_driver: ModuleType) -> None
     machine.driver.refuse["cuEventSynchronize"] = [fake_driver.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS]
     with pytest.raises(DriverError, match="ILLEGAL_ADDRESS"):
         machine.bench.check(machine.job())
+
+
+def test_a_candidate_of_two_steps_runs_both_with_scratch_between_them(fake_driver: ModuleType) -> None:
+    """And two candidates share it; a larger one gets its own, since captured calls keep their addresses."""
+    problem = packed(64, 64, 64)
+    driver = fake_driver.FakeDriver()
+    real_launch = driver.cuLaunchKernelEx
+    seen: list[tuple[int, int]] = []
+
+    def launch(config: Any, kernel: int, parameters: int, extra: int) -> Any:
+        pointers = (ctypes.c_uint64 * 2).from_address(parameters)
+        seen.append(tuple(ctypes.c_uint64.from_address(pointer).value for pointer in pointers))  # type: ignore[arg-type]
+        return real_launch(config, kernel, parameters, extra)
+
+    driver.cuLaunchKernelEx = launch
+
+    def job(runner: int, num_bytes: int) -> Job:
+        """Kernels of two pointers each."""
+        shape = Launch(grid=1, block=128, cluster=1, smem_bytes=0)
+        a, scratch, out = (PointerArgument(name) for name in ("a", "scratch_slices", "out"))
+        steps = (
+            Step(name="first", binary=Built(BINARY), launch=shape, arguments=(a, scratch)),
+            Step(name="second", binary=Built(BINARY), launch=shape, arguments=(scratch, out)),
+        )
+        return Job(runner, Work(steps=steps, scratch=(Scratch("scratch_slices", num_bytes),)))
+
+    with GpuBench(0, CudaBackend(driver)) as opened:
+        num_sets = opened.open(problem, 0)
+        before = len(driver.memory)
+        for runner, num_bytes in ((1, 4096), (2, 4096), (3, 8192), (4, 512)):
+            opened.arm(job(runner, num_bytes))
+        small, large = (buffer.address for buffer in opened._scratch)
+        assert [buffer.size_bytes for buffer in opened._scratch] == [4096, 8192]
+        assert len(driver.memory) == before + 2
+        turns = list(zip(seen[::2], seen[1::2], strict=True))
+        assert all(first[1] == second[0] in (small, large) for first, second in turns)
+        assert len({(first[0], second[1]) for first, second in turns}) == num_sets
+        assert [base for base, _ in itertools.groupby(first[1] for first, _ in turns)] == [small, large]
+        assert opened.sample(1) > 0
+    assert not driver.memory
 
 
 def test_timed_calls_rotate_over_sets_that_pass_four_times_the_l2(fake_driver: ModuleType) -> None:

@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from tilewright import device
+from tilewright.backends.steps import Built, Scratch, Step, Work
 from tilewright.config import Config
 from tilewright.jit.source import Binary, Resources
 from tilewright.kernels.hopper import HOPPER
@@ -47,5 +48,8 @@ def test_a_job_and_its_problem_travel(changes: dict[str, object]) -> None:
     binary = Binary(
         "d", "n", "e", "sm_90a", "c", b"cubin", "ptx", "log", Resources(168, 0, 0, 0, 0, 16), (), 0.0, False
     )
-    job = Job(3, binary, launch, HOPPER.arguments(problem, Config(), launch))
+    step = Step(
+        name="hopper", binary=Built(binary), launch=launch, arguments=HOPPER.arguments(problem, Config(), launch)
+    )
+    job = Job(3, Work(steps=(step,), scratch=(Scratch("scratch_slices", 4096),)))
     assert pickle.loads(pickle.dumps((problem, job))) == (problem, job)

@@ -25,6 +25,16 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Built:
+    """The `binary` of a Step that is compiled already, so that the step can go to another process."""
+
+    binary: Binary
+
+    def __call__(self) -> Binary:
+        return self.binary
+
+
+@dataclass(frozen=True)
 class Scratch:
     """Memory that holds nothing before the first step and nothing that anybody wants after the last. `name` is what the
     steps' arguments call it, as they call a, b and out."""

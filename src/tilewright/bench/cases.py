@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -113,6 +114,8 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
     yield from layout_cases(config)
     yield from batch_cases(config)
     yield from unaligned_cases(config)
+    if config.slices > 1:
+        yield from sliced_cases(config)
     if large:
         for dtype in ("bf16", "fp16"):
             yield Case(problem=packed(8192, 8192, 8192, dtype=dtype))
@@ -191,6 +194,28 @@ def unaligned_cases(config: Config) -> Iterator[Case]:
     rows_alike = dataclasses.replace(packed(300, 200, 136), a_pitch=0)
     yield Case(problem=rows_alike, kind="integer")
     yield Case(problem=dataclasses.replace(rows_alike, b_pitch=5), kind="integer")
+
+
+def sliced_cases(config: Config) -> Iterator[Case]:
+    """A k that the config's slices divide, from one step a slice up; every layout and way out, and copied operands."""
+    tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    sizes = ((1, 1), (3, 5), (tile_m, tile_n), (tile_m + 1, tile_n - 1), (2 * tile_m - 3, 2 * tile_n + 5), (256, 256))
+    parts = (
+        8,
+        config.tile_k,
+        config.tile_k + 8,
+        config.stages * config.tile_k,
+        (config.stages + 3) * config.tile_k - 8,
+    )
+    for index, ((m, n), part) in enumerate(itertools.product(sizes, parts)):
+        dtype, k = ("bf16", "fp16")[index % 2], part * config.slices
+        a_major, b_major = LAYOUTS[index % 4]
+        product = functools.partial(packed, m, n, k, dtype=dtype, a_major=a_major, b_major=b_major)
+        yield Case(problem=product(), kind="integer")
+        yield Case(problem=wide(product(out_major="m")), kind="integer")
+        yield Case(problem=wide(product(out_dtype="fp32")))
+        yield Case(problem=with_out(product(), 1, 1), out_offset=1, num_sms=config.cluster)
+        yield Case(problem=product(padded=False), kind="integer")
 
 
 LAYOUTS: tuple[tuple[AMajor, Major], ...] = (("k", "k"), ("k", "n"), ("m", "k"), ("m", "n"))

@@ -5,7 +5,7 @@ Which shapes and which configs, and the short table; compare.py times them. Know
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright import model
@@ -21,7 +21,20 @@ Row = dict[str, Any]
 ROWS = (16, 64, 1, 128, 8, 32)  # a run that is stopped has seen the ends and the middle
 WEIGHTS = ((4096, 4096), (6144, 4096), (4096, 14336), (28672, 4096), (7168, 16384), (2112, 7168))  # (n, k)
 FEW_TILES = ((256, 256, 65536), (512, 512, 16384), (128, 128, 128), (384, 128, 256), (512, 512, 512), (1024,) * 3)
+# A long k and few tiles: what slices are for. The last has rows of out that are no multiple of 16 bytes.
+LONG = (
+    (256, 256, 65536),
+    (512, 512, 16384),
+    (128, 128, 65536),
+    (256, 512, 32768),
+    (128, 4096, 14336),
+    (512, 512, 4096),
+    (255, 257, 65536),
+)
 CANDIDATES = 12  # a shape, in 0.3 s each
+SLICED = 6  # more of them, of a small out; of others one
+SLICED_OUT = 512 * 512  # elements of a small out
+SHOWN = 8  # of a shape with slices, in the short table; of others 2
 DEPENDENT_US = 8.0  # below, the start of a kernel is a part of its time that shows
 CLUSTER_SHAPE = (64, 64, 64 * 64)  # any that a split of 8 can run
 
@@ -33,24 +46,27 @@ def shapes() -> tuple[tuple[int, int, int], ...]:
 
 def candidates(problem: Problem, device: Device) -> list[Config]:
     """The model's fastest, one of each tile and split: its judgements are what is to be measured. Two are neither
-    swapped nor split; and where starts matter, the first is there once more as a dependent launch."""
+    swapped nor split; and where starts matter, the first is there once more as a dependent launch. Behind them the
+    fastest in slices, one of each tile, cluster and number, the first once more with dependent sums."""
     kinds: dict[tuple[int, int, bool, int], Config] = {}
     ranked = model.ranked(problem, device, count=1 << 30)
     for each in ranked:
         config = each.config
-        if config.sharing == 1:
+        if config.sharing == 1 and config.slices == 1:
             kinds.setdefault((config.tile_m, config.tile_n, config.swap, config.split_k), config)
     found = list(kinds.values())
     whole = [config for config in found if config.split_k == 1 and not config.swap][:2]
     chosen = list(dict.fromkeys([*found[: CANDIDATES - len(whole)], *whole]))
     if ranked[0].prediction.total_us < DEPENDENT_US:
         chosen.append(chosen[0].replace(dependent_launch=True))
-    return chosen
+    sliced = [each.config for each in ranked if each.config.slices > 1 and not each.config.dependent_sums]
+    sliced = sliced[: SLICED if problem.m * problem.n <= SLICED_OUT else 1]
+    return [*chosen, *sliced, *(config.replace(dependent_sums=True) for config in sliced[:1])]
 
 
-def problems() -> Iterator[Problem]:
-    """Each shape as a decode has it: bf16, both operands with k contiguous."""
-    for m, n, k in shapes():
+def problems(wanted: Iterable[tuple[int, int, int]] | None = None) -> Iterator[Problem]:
+    """Each of these shapes, or of all, as a decode has it: bf16, both operands with k contiguous."""
+    for m, n, k in shapes() if wanted is None else wanted:
         yield packed(m, n, k)
 
 
@@ -79,9 +95,9 @@ def cluster_rows(backend: CudaBackend, ordinal: int = 0) -> list[Row]:
     return found
 
 
-def kernels(device: Device) -> Iterator[tuple[Problem, Config]]:
-    """Everything that rows_of() and cluster_rows() load."""
-    for problem in problems():
+def kernels(device: Device, wanted: Iterable[tuple[int, int, int]] | None = None) -> Iterator[tuple[Problem, Config]]:
+    """Everything that rows_of() and cluster_rows() load for these shapes, or for all."""
+    for problem in problems(wanted):
         for config in candidates(problem, device):
             yield problem, config
     for split_k in SPLITS[1:]:
@@ -96,11 +112,12 @@ def lines_of(rows: Sequence[Row]) -> list[str]:
         own = [row for row in timed if (row["m"], row["n"], row["k"]) == shape]
         baseline = next((row["median_us"] for row in own if row["candidate"] == "cublas"), None)
         ours = sorted((row for row in own if row["candidate"] != "cublas"), key=lambda row: float(row["median_us"]))
-        plain = [row for row in ours if "dependent" not in row["candidate"]]
+        plain = [row for row in ours if "dependent" not in row["candidate"].split()]
+        shown = SHOWN if any("slices" in row["candidate"] for row in plain) else 2
         parts = [f"{'x'.join(map(str, shape)):18s} cuBLAS {_us(baseline)}"]
-        parts += [f"{_us(row['median_us'])} {row['candidate']}" for row in plain[:2]]
-        parts += [f"chosen {_us(row['median_us'])} {row['candidate']}" for row in plain[2:] if row.get("is_chosen")]
-        parts += [f"dependent {_us(row['median_us'])}" for row in ours if "dependent" in row["candidate"]]
+        parts += [f"{_us(row['median_us'])} {row['candidate']}" for row in plain[:shown]]
+        parts += [f"chosen {_us(row['median_us'])} {row['candidate']}" for row in plain[shown:] if row.get("is_chosen")]
+        parts += [f"dependent {_us(row['median_us'])}" for row in ours if row not in plain]
         lines.append(" | ".join(parts))
     lines += [
         f"{row.get('m')}x{row.get('n')}x{row.get('k')} {row.get('candidate')} {row['status']}: {row.get('why')}"[:300]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report
+from tilewright.bench import ceiling_report, narrow_report
 
 Row = dict[str, Any]
 
@@ -249,6 +249,17 @@ def ceilings_table(rows: Sequence[Row]) -> str:
     return _table(ceiling_report.COLUMNS, ceiling_report.cells(own)) + _caption(own, meaning)
 
 
+def narrow_table(rows: Sequence[Row]) -> str:
+    """One line a product of few rows, a long k or few tiles: cuBLAS, the fastest config, and what the model takes."""
+    own = [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
+    meaning = (
+        "Microseconds, inputs cold but for the two smallest. Choice is what today's model takes untuned, where that "
+        "was measured with the launch it has now. Floor is the longer of what a read of the product's bytes and its "
+        "FLOPs take on this card; its share is that of the fastest."
+    )
+    return _table(narrow_report.COLUMNS, narrow_report.cells(own)) + _caption(own, meaning)
+
+
 def repeats_table(rows: Sequence[Row]) -> str:
     """One line a config: how many products were run how often, and how many of the runs differed from their first."""
     own = [row for row in rows if row.get("kind") == "repeats" and "differing" in row]
@@ -276,6 +287,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "checked": checked_table,
     "host": host_table,
     "ceilings": ceilings_table,
+    "narrow": narrow_table,
     "repeats": repeats_table,
 }
 

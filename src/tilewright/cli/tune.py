@@ -174,15 +174,15 @@ def _build(
 ) -> None:
     from tilewright.cli.build import compile_into
     from tilewright.jit.build import source_digest_of  # see _tuned()
-    from tilewright.kernels.render import render
+    from tilewright.kernels.product import sources as sources_of
     from tilewright.tuning.candidates import candidates_of
 
     target = request.preset(device)
     sources = {}
     for problem in problems:
         for each in candidates_of(problem, target, num_sms, candidates, reduction.value):
-            source = render(each.family, problem, each.config, target)
-            sources[source_digest_of(source)] = source
+            for source in sources_of(each.family, problem, each.config, target):
+                sources[source_digest_of(source)] = source
     binaries = compile_into(list(sources.values()), into, None)
     typer.echo(f"{terminal.count_text(len(binaries), 'kernel', 'kernels')} for {target} in {into}")
     typer.echo(f"serve them with TILEWRIGHT_PREBUILT={into.absolute()}")

@@ -18,9 +18,11 @@ from tilewright.backends.base import (
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
-from tilewright.kernels.family import with_inputs_exchanged
+from tilewright.kernels import sums
+from tilewright.kernels.family import with_inputs_exchanged, with_operands_named
 from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
+from tilewright.kernels.sliced import sliced_space
 from tilewright.problem import MAX_BATCH_DIMS, Problem
 
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
@@ -79,6 +81,7 @@ class HopperFamily:
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
         yield from narrow_space(problem, device)
+        yield from sliced_space(problem, device)
 
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.
@@ -142,6 +145,7 @@ class HopperFamily:
             "OUT_THROUGH_TMA": problem.out_through_tma,
             "OUT_TRANSPOSED": config.swap,
             "DEPENDENT_LAUNCH": config.dependent_launch,
+            "LAUNCHES_DEPENDENTS": config.dependent_launch or config.dependent_sums,
             "WAIT_LIMIT": wait_limit,
         }
         return {
@@ -156,9 +160,14 @@ class HopperFamily:
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
-        """One CTA an SM, whole clusters, never more CTAs than tiles."""
+        """One CTA an SM, whole clusters, never more than run at once, never more CTAs than tiles.
+
+        A cluster that has to wait begins when another has done all its tiles: 33 clusters of 4 on an h200, of which 30
+        run at once, take twice the time of any of them.
+        """
         sms = device.num_sms if num_sms is None else num_sms
-        clusters = max(1, min(sms // config.cluster, config.num_tiles(problem) // config.sharing))
+        at_once = device.clusters_at_once(config.cluster) * config.ctas_per_sm(problem, device)
+        clusters = max(1, min(sms // config.cluster, at_once, config.num_tiles(problem) // config.sharing))
         return Launch(
             grid=clusters * config.cluster,
             block=config.threads,
@@ -168,7 +177,7 @@ class HopperFamily:
         )
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
-        """The parameters of hopper_gemm in order, operands named as `problem` does."""
+        """The parameters of hopper_gemm in order, operands named as `problem` does; slices have their own out."""
         given, problem = problem, config.computed(problem)
         rows, columns = config.tiles(problem)
         cluster_rows = max(1, rows // config.cluster_m)
@@ -183,13 +192,13 @@ class HopperFamily:
             b_tail = MapArgument("b", _b_map(problem, config, config.tail_n))
             if problem.out_through_tma:
                 out_tail = MapArgument("out", out_map(problem, config.tail_n))
-        arguments = (
+        arguments: tuple[Argument, ...] = (
             MapArgument("a", _a_map(problem, config)),
             MapArgument("b", _b_map(problem, config, config.tile_n)),
             b_tail,
             out,
             out_tail,
-            PointerArgument("out", problem.extent_bytes["out"]),
+            PointerArgument("out", config.slices_bytes(given) or problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
             IntArgument("m", problem.m, 4),
             IntArgument("n", problem.n, 4),
@@ -200,6 +209,8 @@ class HopperFamily:
             IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.sharing, 4),
             _batch(problem),
         )
+        if config.slices > 1:
+            arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
         return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
 
 

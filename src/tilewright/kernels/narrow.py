@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.config import MAX_STAGES, SPLITS, SWIZZLE_BYTES, Config
+from tilewright.config import MAX_STAGES, SPLITS, SWIZZLE_BYTES, WGMMA_M, Config
 from tilewright.device import Device
 from tilewright.problem import Problem
 
@@ -17,16 +17,23 @@ from tilewright.problem import Problem
 _NARROW = 128
 # Tiles of the wide side, with one consumer and two: by the model the second reads the narrow side half as often.
 _NARROW_TILES = ((64, 1), (128, 2))
-# Tiles of products that are few: those whose partial sums leave room for a ring.
-_FEW_TILES = ((64, 32, 1), (64, 64, 1), (64, 128, 1), (128, 64, 2), (128, 128, 2), (128, 256, 2))
+# Tiles of products that are few: those whose partial sums leave room for a ring. 128x256 in splits was never among the
+# twelve best by the model, nor 128x128 in more than 4 by the clock (H200, 2026-11-30, benchmarks/results, narrow).
+_FEW_TILES = ((64, 32, 1), (64, 64, 1), (64, 128, 1), (128, 64, 2), (128, 128, 2))
 # Each CTA of a split has so many k tiles at least: with fewer the sums take longer than they save. A judgement.
 _LEAST_K_TILES = 4
+# Values of a tile that 8 CTAs share, at most: the sum of more takes longer than a split of 4.
+_MOST_IN_8 = 64 * 128
 
 
 def narrow_space(problem: Problem, device: Device) -> Iterator[Config]:
     """Every legal config of these that is worth a look; none for a large product."""
-    for base in dict.fromkeys((*_narrow(problem), *_few(problem))):
-        yield from _split(base, problem, device)
+    narrow = dict.fromkeys(_narrow(problem))
+    for base in narrow:
+        yield from _split(base, SPLITS, problem, device)
+    for base in _few(problem):
+        if base not in narrow:
+            yield from _split(base, SPLITS[1:], problem, device)  # whole, they are among the family's other tiles
 
 
 def _narrow(problem: Problem) -> Iterator[Config]:
@@ -42,25 +49,31 @@ def _narrow(problem: Problem) -> Iterator[Config]:
 
 
 def _few(problem: Problem) -> Iterator[Config]:
+    """Where swap serves, tiles of 64 rows with rows past the end are slower in every case: TMA fills them in one by one
+    (measured, 1 to 32 rows, H200, 2026-11-30)."""
+    if Config().computed(problem).m <= WGMMA_M // 2:
+        return
     for tile_m, tile_n, consumers in _FEW_TILES:
         yield Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, store_slots=1)
 
 
-def _split(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
+def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Device) -> Iterator[Config]:
     """The config in every split that gives SMs work which they would not have, with as deep a ring as is of use."""
     k_tiles = -(-problem.k // base.tile_k)
     tiles = base.num_tiles(problem)
-    for split_k in SPLITS:
+    for split_k in splits:
         if split_k == 1 and not base.swap and tiles > device.num_sms:
             continue  # the family's other tiles serve
         if split_k > 1 and (tiles > 2 * device.num_sms or k_tiles < _LEAST_K_TILES * split_k):
             continue
-        config = _deep(base.replace(split_k=split_k), problem, device)
+        if split_k == SPLITS[-1] and base.tile_m * base.tile_n > _MOST_IN_8:
+            continue
+        config = deep(base.replace(split_k=split_k), problem, device)
         if not config.violations(problem, device):
             yield config
 
 
-def _deep(config: Config, problem: Problem, device: Device) -> Config:
+def deep(config: Config, problem: Problem, device: Device) -> Config:
     """With as many stages as shared memory has room for, but no more than a CTA has k tiles where these are few: every
     stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel."""
     room = device.smem_per_cta_bytes - config.smem_bytes(problem)
@@ -68,5 +81,5 @@ def _deep(config: Config, problem: Problem, device: Device) -> Config:
     fits = min(MAX_STAGES, config.stages + max(0, room) // per_stage)
     while fits > 2 and config.replace(stages=fits).smem_bytes(problem) > device.smem_per_cta_bytes:
         fits -= 1
-    needed = -(-problem.k // (config.tile_k * config.split_k))
+    needed = -(-config.computed(problem).k // (config.tile_k * config.split_k))
     return config.replace(stages=max(2, min(fits, -(-needed // 4) * 4)))

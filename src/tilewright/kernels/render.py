@@ -23,7 +23,7 @@ def render(family: Family, problem: Problem, config: Config, device: Device, wai
 
     `wait_limit` bounds every wait for a barrier in a debug build: after so many tries the grid traps; 0 waits forever.
     """
-    problem = problem.row_major  # what a kernel computes
+    problem = config.sliced(problem.row_major)  # what a kernel computes
     rendered = family.headers(problem, config, wait_limit)
     return unit(f"{family.name}_{_slug(problem, config)}", family.source, family.entry, rendered, device)
 
@@ -193,7 +193,7 @@ def _slug(problem: Problem, config: Config) -> str:
         + (f"_split{config.split_k}" if config.split_k > 1 else "")
         + "".join(
             f"_{word}"
-            for word in ("pingpong", "staggered", "k_back_and_forth", "swap", "dependent_launch")
+            for word in ("pingpong", "staggered", "k_back_and_forth", "swap", "dependent_launch", "dependent_sums")
             if getattr(config, word)
         )
     )

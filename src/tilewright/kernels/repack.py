@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 
 from tilewright.backends.base import Argument, IntsArgument, Launch, PointerArgument
 from tilewright.device import Device
@@ -19,10 +20,34 @@ NAME = "repack"
 CHUNK_BYTES = 16  # that one thread moves at once
 LINE_BYTES = 128  # rows of a copy start at multiples of it: whole lines of the L2
 THREADS = 256
-CHUNKS = 4  # in flight a thread
-CTAS_PER_SM = 4  # 64 KiB in flight an SM
+STRIP_LANES = 8  # that share a strip of a long row: a line at once
+# A row is cut into strips where they leave at most this share of their chunks empty: 128 chunks are 4 strips of 32, and
+# 129 are 5. A chunk by itself costs 65 instructions, one of a full strip 39 (SASS of NVRTC 13.5, both loops).
+MAX_IDLE = 0.5
 
 Operands = tuple[str, ...]  # of "a" and "b", in this order
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How the kernel is cut. Units: 16-byte chunks in flight a thread, and those of a strip that are a lane's."""
+
+    chunks: int = 4
+    strip: int = 4
+    ctas_per_sm: int = 4  # 64 KiB in flight an SM
+    waves: int = 1  # of such CTAs, at most; 1: each stays for all that it has to do
+
+    def __str__(self) -> str:
+        waves = "" if self.waves == 1 else f", up to {self.waves} waves"
+        return f"{self.chunks} chunks in strips of {self.strip}, {self.ctas_per_sm} CTAs an SM{waves}"
+
+    @property
+    def strip_chunks(self) -> int:
+        """Chunks of a strip."""
+        return self.strip * STRIP_LANES
+
+
+SHAPE = Shape()
 
 
 def scratch_name(operand: str) -> str:
@@ -69,47 +94,76 @@ def moved_bytes(problem: Problem, operands: Operands) -> tuple[int, int]:
     return read, written
 
 
-def source(problem: Problem, device: Device) -> Source:
+def source(problem: Problem, device: Device, shape: Shape = SHAPE) -> Source:
     """The unit: one for single products, one for batches."""
     constants: dict[str, int | bool | str] = {
         "THREADS": THREADS,
-        "CTAS_PER_SM": CTAS_PER_SM,
-        "CHUNKS": CHUNKS,
+        "CTAS_PER_SM": shape.ctas_per_sm,
+        "CHUNKS": shape.chunks,
+        "STRIP": shape.strip,
+        "STRIP_LANES": STRIP_LANES,
         "DIMS": _dims(problem),
     }
     name = f"{NAME}_batch" if problem.batch else NAME
     return unit(name, f"{NAME}.cu", NAME, {"config.cuh": constants_header(constants)}, device)
 
 
-def launch(problem: Problem, operands: Operands, device: Device, num_sms: int | None = None) -> Launch:
+def launch(
+    problem: Problem, operands: Operands, device: Device, num_sms: int | None = None, shape: Shape = SHAPE
+) -> Launch:
     """As many CTAs as fill `num_sms` SMs (default: all), or fewer that leave no thread without a chunk."""
-    chunks = sum(math.prod(extent for extent, _, _ in _dimensions(problem, operand)) for operand in operands)
-    needed = -(-chunks // (THREADS * CHUNKS))
     sms = device.num_sms if num_sms is None else num_sms
-    return Launch(grid=max(1, min(needed, sms * CTAS_PER_SM)), block=THREADS, cluster=1, smem_bytes=0)
+    needed = sum(_needed_ctas(problem, operand, shape) for operand in operands)
+    return Launch(grid=min(needed, sms * shape.ctas_per_sm * shape.waves), block=THREADS, cluster=1, smem_bytes=0)
 
 
-def arguments(problem: Problem, operands: Operands, launch: Launch) -> tuple[Argument, ...]:
+def arguments(problem: Problem, operands: Operands, launch: Launch, shape: Shape = SHAPE) -> tuple[Argument, ...]:
     """The parameters of repack in order; of a single operand the second half says that there is nothing to do."""
-    threads = launch.grid * launch.block
     found: list[Argument] = []
-    done = 0  # chunks before
-    for operand in (*operands, operands[0])[:2]:
-        dims = _dimensions(problem, operand)
-        chunks = math.prod(extent for extent, _, _ in dims)
-        extents = [extent for extent, _, _ in dims]
-        if len(found) // 3 == len(operands):
-            extents[-1] = 0
+    shares = (*_shares(problem, operands, launch.grid, shape), 0)
+    for operand, num_ctas in zip((*operands, operands[0])[:2], shares, strict=False):
+        is_long = _has_long_rows(problem, operand, shape)
+        dims = _dimensions(problem, operand, shape)
+        groups = num_ctas * launch.block // (STRIP_LANES if is_long else 1)
         row_bytes = problem.rows_of(operand)[1] * problem.dtype.size
-        numbers = (row_bytes, done % threads, *extents, *_digits(threads, dims))
+        numbers = (row_bytes, num_ctas, int(is_long), *(extent for extent, _, _ in dims), *_digits(groups, dims))
         strides = (*(stride for _, stride, _ in dims), *(stride for _, _, stride in dims))
         found += [
             PointerArgument(operand, problem.extent_bytes[operand], granule_bytes=CHUNK_BYTES),
             PointerArgument(scratch_name(operand), scratch_bytes(problem, operand)),
             IntsArgument(f"{operand}_matrices", (*numbers, *strides)),
         ]
-        done += chunks
     return tuple(found)
+
+
+def _row_chunks(problem: Problem, operand: str) -> int:
+    """Chunks of one row, the last perhaps in part."""
+    return -(-problem.rows_of(operand)[1] * problem.dtype.size // CHUNK_BYTES)
+
+
+def _has_long_rows(problem: Problem, operand: str, shape: Shape) -> bool:
+    """Whether rows are cut into strips, and not into chunks."""
+    chunks = _row_chunks(problem, operand)
+    strips = -(-chunks // shape.strip_chunks)
+    return chunks >= (1 - MAX_IDLE) * strips * shape.strip_chunks
+
+
+def _needed_ctas(problem: Problem, operand: str, shape: Shape) -> int:
+    """CTAs whose threads all have their chunks at once."""
+    units = math.prod(extent for extent, _, _ in _dimensions(problem, operand, shape))
+    chunks = units * (
+        shape.strip_chunks if _has_long_rows(problem, operand, shape) else 1
+    )  # of strips the empty ones too
+    return -(-chunks // (THREADS * shape.chunks))
+
+
+def _shares(problem: Problem, operands: Operands, grid: int, shape: Shape) -> tuple[int, ...]:
+    """How many of the CTAs copy each operand: as they are needed, at least one."""
+    if len(operands) == 1:
+        return (grid,)
+    first, second = (_needed_ctas(problem, operand, shape) for operand in operands)
+    share = min(grid - 1, max(1, round(grid * first / (first + second))))
+    return share, grid - share
 
 
 def _dims(problem: Problem) -> int:
@@ -135,13 +189,16 @@ def _copied(problem: Problem, operand: str) -> tuple[int, tuple[int, ...]]:
     return pitch, tuple(reversed(strides))
 
 
-def _dimensions(problem: Problem, operand: str) -> list[tuple[int, int, int]]:
-    """(extent, source stride, target stride) of the kernel's dimensions, the fastest first. Strides in bytes."""
+def _dimensions(problem: Problem, operand: str, shape: Shape) -> list[tuple[int, int, int]]:
+    """(extent, source stride, target stride) of the kernel's dimensions, the fastest, units of a row, first. Strides in
+    bytes."""
     size = problem.dtype.size
-    rows, extent = problem.rows_of(operand)
+    rows, _ = problem.rows_of(operand)
     pitch, batch = _copied(problem, operand)
+    unit_chunks = shape.strip_chunks if _has_long_rows(problem, operand, shape) else 1
+    unit_bytes = unit_chunks * CHUNK_BYTES
     found = [
-        (-(-extent * size // CHUNK_BYTES), CHUNK_BYTES, CHUNK_BYTES),
+        (-(-_row_chunks(problem, operand) // unit_chunks), unit_bytes, unit_bytes),
         (rows, getattr(problem, f"{operand}_pitch") * size, pitch * size),
     ]
     held = zip(problem.batch, getattr(problem, f"{operand}_batch"), batch, strict=True)

@@ -17,7 +17,7 @@ from tilewright.errors import CompileError, UnsupportedError
 from tilewright.jit.build import build, source_digest_of
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import Family
-from tilewright.kernels.render import render
+from tilewright.kernels.product import sources
 from tilewright.order import Reduction
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
@@ -32,7 +32,7 @@ class Entry:
     config: Config
     predicted_us: float
     digest: str = ""
-    binary: Binary | None = None
+    binaries: tuple[Binary, ...] = ()
     status: Status = "unfinished"
     why: str = ""
     is_proven: bool = False
@@ -60,13 +60,13 @@ def candidates_of(
 
 
 def compile_all(entries: Sequence[Entry], problem: Problem, device: Device) -> None:
-    """Gives every candidate its kernel; one that does not compile gets the reason instead."""
+    """Gives every candidate its kernels; one that does not compile gets the reason instead."""
 
     def compile_one(entry: Entry) -> None:
-        source = render(entry.family, problem, entry.config, device)
-        entry.digest = source_digest_of(source)
+        units = sources(entry.family, problem, entry.config, device)
+        entry.digest = source_digest_of(units[0])
         try:
-            entry.binary = build(source, refuse=True)
+            entry.binaries = tuple(build(each, refuse=True) for each in units)
         except (CompileError, UnsupportedError) as error:
             entry.status = "not compiled"
             entry.why = error.reason if isinstance(error, CompileError) else error.rule

@@ -15,20 +15,18 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from tilewright.backends.base import Argument, Launch
+from tilewright.backends.steps import Work
 from tilewright.errors import DriverError, TilewrightError
-from tilewright.jit.source import Binary
 from tilewright.problem import Problem
 
 
 @dataclass(frozen=True)
 class Job:
-    """One candidate's kernel, ready for any addresses. `runner` is its number with the parent."""
+    """One candidate's kernels, ready for any addresses: its steps are compiled. `runner` is its number with the
+    parent."""
 
     runner: int
-    binary: Binary
-    launch: Launch
-    arguments: tuple[Argument, ...]
+    work: Work
 
 
 class Bench(Protocol):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.driver import version_text
 from tilewright.backends.memory import Buffer
+from tilewright.backends.steps import Work
 from tilewright.check import Reference, integer_limit, sampled_rows
 from tilewright.dtypes import DType
 from tilewright.host_operands import HostOperand, host_operand
@@ -70,6 +71,7 @@ class GpuBench:
         self._rows: list[int] = []
         self._columns: list[int] = []
         self._armed: dict[int, Column] = {}
+        self._scratch: list[Buffer] = []  # each larger than the one before; captured calls hold their addresses
 
     def facts(self) -> dict[str, str]:
         """The driver, as a record names it."""
@@ -123,9 +125,9 @@ class GpuBench:
         if self._machine is not None:
             machine, self._machine = self._machine, None
             machine.__exit__()
-        for made in (*self._sets, *((self._whole,) if self._whole else ())):
+        for made in (*self._sets, *((self._whole,) if self._whole else ()), *self._scratch):
             made.free()
-        self._sets, self._whole = [], None
+        self._sets, self._whole, self._scratch = [], None, []
 
     def __enter__(self) -> GpuBench:
         return self
@@ -139,21 +141,40 @@ class GpuBench:
         return self._machine
 
     def _launcher(self, job: Job, sets: list[_Set]) -> Callable[[int], None]:
-        stream = self._open_machine().stream
-        kernel = self._cuda.load(job.binary, self._ordinal, job.launch)
-        calls = [self._cuda.pack(kernel, job.launch, job.arguments, each.addresses) for each in sets]
+        stream, work = self._open_machine().stream, job.work
+        scratch = work.scratch_addresses(self._scratch_base(work))
+        kernels = [self._cuda.load(step.binary(), self._ordinal, step.launch) for step in work.steps]
+        calls = [
+            [
+                self._cuda.pack(kernel, step.launch, step.arguments, {**each.addresses, **scratch})
+                for kernel, step in zip(kernels, work.steps, strict=True)
+            ]
+            for each in sets
+        ]
 
         def launch(index: int) -> None:
-            self._cuda.launch(calls[index % len(calls)], stream)
+            for call in calls[index % len(calls)]:
+                self._cuda.launch(call, stream)
 
         return launch
+
+    def _scratch_base(self, work: Work) -> int:
+        """Memory for the work's scratch, the same for all candidates that it is enough for: they run one by one, on one
+        stream. 0 where there is none."""
+        if not work.scratch:
+            return 0
+        if not self._scratch or self._scratch[-1].size_bytes < work.scratch_bytes:
+            self._scratch.append(Buffer.allocate(self._cuda, work.scratch_bytes, self._ordinal))
+        return self._scratch[-1].address
 
     def _wrong(self, job: Job, operands: _Set, reference: Reference) -> str:
         """What is wrong with the kernel's out; empty when nothing is."""
         problem, machine = self._problem, self._open_machine()
         assert problem is not None  # as its machine
-        operands.out.fill(POISON << 16 | POISON, machine.stream)
-        self._launcher(job, [operands])(0)
+        launch = self._launcher(job, [operands])
+        for buffer in (operands.out, *self._scratch):
+            buffer.fill(POISON << 16 | POISON, machine.stream)
+        launch(0)
         machine.wait(machine.record())
         size = problem.out_dtype.size
         bits = operands.out.read((_out_bytes(problem) // size,), np.dtype(f"u{size}"))

@@ -19,10 +19,12 @@ from typing import Any
 from tilewright import dispatch, dtypes, model, records
 from tilewright.arrays.registry import common_adapter
 from tilewright.backends.base import Backend
+from tilewright.backends.steps import Built
 from tilewright.calls import views_of
 from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
+from tilewright.kernels import product
 from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
@@ -169,7 +171,7 @@ class _Tuning:
         self.entries = candidates_of(self.problem, self.device, self.num_sms, candidates, self.reduction)
         self.progress(f"{self.problem}: compiling")
         compile_all(self.entries, self.problem, self.device)
-        self.race = Race(sorted(entry.order for entry in self.entries if entry.binary is not None))
+        self.race = Race(sorted(entry.order for entry in self.entries if entry.binaries))
         decided = self._measure()
         if not self.race.running:
             raise TuningError(
@@ -262,14 +264,12 @@ class _Tuning:
         self.race.drop(entry.order)
 
     def _job(self, entry: Entry) -> Job:
-        assert entry.binary is not None  # else it would not run
-        launch = entry.family.launch(self.problem, entry.config, self.device, self.num_sms)
-        arguments = entry.family.arguments(self.problem, entry.config, launch)
-        return Job(entry.order, entry.binary, launch, arguments)
+        binaries = tuple(Built(binary) for binary in entry.binaries)
+        made = product.work(entry.family, self.problem, entry.config, self.device, self.num_sms, binaries=binaries)
+        return Job(entry.order, made)
 
     def _record(self) -> Record:
         (winner,) = (entry for entry in self.entries if entry.order == self.race.winner())
-        assert winner.binary is not None  # it ran
         times = self.race.times[winner.order]
         return Record(
             key=records.key_of(self.problem, self.device, self.num_sms, self.reduction),
@@ -281,7 +281,7 @@ class _Tuning:
             rounds=len(times),
             regime="interleaved",
             digest=winner.digest,
-            compiler=winner.binary.compiler,
+            compiler=winner.binaries[0].compiler,
             driver=self.driver,
             date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )

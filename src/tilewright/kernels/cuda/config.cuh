@@ -41,5 +41,6 @@ struct Config {
     static constexpr bool OUT_THROUGH_TMA = true;
     static constexpr bool OUT_TRANSPOSED = false;
     static constexpr bool DEPENDENT_LAUNCH = false;
+    static constexpr bool LAUNCHES_DEPENDENTS = false;
     static constexpr int WAIT_LIMIT = 0;
 };

@@ -13,10 +13,7 @@
 //   TMA stores, commit      lane 0       run on while the warp goes to the next batch and the next tile
 //
 // Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the batch back
-// row by row, and stores a row by the lines of 128 bytes of out that it lies in, a word a lane. So whatever the row's
-// place, each store of a warp covers one line: whole sectors but at the row's two ends. Words of 16-bit values that lie
-// across two words of the slot are put together from halves; single values are stored at the row's ends only. A row of
-// a slot is read word after word, and no bank is hit twice (rows of several slots that are no power of two long: up to twice).
+// and stores it row by row (row_store.cuh).
 #pragma once
 
 #include "batch.cuh"
@@ -24,12 +21,12 @@
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/misc.cuh"
+#include "row_store.cuh"
 #include "swizzle.cuh"
 #include "transposed.cuh"
 
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
-constexpr int LINE_BYTES = WARP_THREADS * 4;  // of out, that a warp stores at once: a line of the L2
 
 // The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are as
 // wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle or by
@@ -223,71 +220,17 @@ DEVICE void send_slots(const TensorMap& map, const OutOfShape& out, uint32_t slo
     }
 }
 
-// Where byte `at` of row `row` of a batch of slots lies: at is below the bytes of COUNT slots' rows.
-template <class Shape, int COUNT>
-DEVICE uint32_t slot_address(uint32_t slot, int32_t row, int32_t at) {
-    constexpr int ROW_BYTES = Shape::ROW_BYTES;
-    if constexpr (COUNT == 1) {
-        return slot + swizzled<ROW_BYTES>(row * ROW_BYTES + at);
-    } else {
-        const int32_t piece = at / ROW_BYTES;
-        return slot + piece * Shape::SLOT_BYTES + swizzled<ROW_BYTES>(row * ROW_BYTES + at - piece * ROW_BYTES);
-    }
-}
-
 // The same by ordinary stores: what of the pieces lies inside out.
 template <class Shape, int PIECE, int COUNT, class OutOfShape>
 DEVICE void send_slots(const NoTensorMap&, const OutOfShape& out, uint32_t slot, int32_t row, int32_t column,
                        uint32_t lane) {
     constexpr int COLUMNS = COUNT * Shape::SLOT_COLUMNS;
-    constexpr int LINES = (COLUMNS * OUT_SIZE + LINE_BYTES - OUT_SIZE - 1) / LINE_BYTES + 1;  // that a row may lie in
     __syncwarp();
     const int32_t first = column + PIECE * Shape::SLOT_COLUMNS;
-    const int32_t row_bytes = (out.n - first < COLUMNS ? out.n - first : COLUMNS) * OUT_SIZE;  // more than 0
-    const int32_t num_rows = out.m - row < STORE_ROWS ? out.m - row : STORE_ROWS;
-    char* target = static_cast<char*>(out.base) + (row * out.pitch + first) * OUT_SIZE;
-#pragma unroll 1
-    for (int32_t r = 0; r < num_rows; ++r, target += out.pitch * OUT_SIZE) {  // (1, COLUMNS) at any element's address
-        const int32_t phase = static_cast<int32_t>(reinterpret_cast<uint64_t>(target)) & (LINE_BYTES - 1);
-        const int32_t at = static_cast<int32_t>(lane) * 4 - phase;  // where this lane's word of the first line begins
-        if (OUT_SIZE == 4 || phase % 4 == 0) {
-            uint32_t words[LINES];
-#pragma unroll
-            for (int line = 0; line < LINES; ++line) {
-                const int32_t here = at + line * LINE_BYTES;
-                if (here >= 0 && here < row_bytes) words[line] = ptx::ld_shared_u32(slot_address<Shape, COUNT>(slot, r, here));
-            }
-#pragma unroll
-            for (int line = 0; line < LINES; ++line) {
-                const int32_t here = at + line * LINE_BYTES;
-                if (here < 0 || here >= row_bytes) continue;
-                if (OUT_SIZE == 4 || here + 4 <= row_bytes) {
-                    *reinterpret_cast<uint32_t*>(target + here) = words[line];
-                } else {
-                    *reinterpret_cast<uint16_t*>(target + here) = static_cast<uint16_t>(words[line]);
-                }
-            }
-        } else {
-            uint16_t low[LINES], high[LINES];
-#pragma unroll
-            for (int line = 0; line < LINES; ++line) {
-                const int32_t here = at + line * LINE_BYTES, next = here + 2;
-                if (here >= 0 && here < row_bytes) low[line] = ptx::ld_shared_u16(slot_address<Shape, COUNT>(slot, r, here));
-                if (next >= 0 && next < row_bytes) high[line] = ptx::ld_shared_u16(slot_address<Shape, COUNT>(slot, r, next));
-            }
-#pragma unroll
-            for (int line = 0; line < LINES; ++line) {
-                const int32_t here = at + line * LINE_BYTES, next = here + 2;
-                if (here >= 0 && next < row_bytes) {
-                    *reinterpret_cast<uint32_t*>(target + here) = low[line] | static_cast<uint32_t>(high[line]) << 16;
-                } else if (here >= 0 && here < row_bytes) {
-                    *reinterpret_cast<uint16_t*>(target + here) = low[line];
-                } else if (next >= 0 && next < row_bytes) {
-                    *reinterpret_cast<uint16_t*>(target + next) = high[line];
-                }
-            }
-        }
-    }
+    const OutRows rows{static_cast<char*>(out.base) + (row * out.pitch + first) * OUT_SIZE, out.pitch * OUT_SIZE,
+                       out.m - row < STORE_ROWS ? out.m - row : STORE_ROWS,
+                       (out.n - first < COLUMNS ? out.n - first : COLUMNS) * OUT_SIZE};
+    store_slot_rows<OUT_SIZE, SlotRows<Shape::ROW_BYTES, COUNT>>(slot, rows, lane);
 }
 
 // The same of a transposed slot: two columns at a time, of 16 neighbours in out each.

@@ -637,7 +637,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         if constexpr (Config::SPLIT_K > 1) init_partials(partials);
         ptx::fence_mbarrier_init_release_cluster();
     }
-    if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_launch_dependents();
+    if constexpr (Config::LAUNCHES_DEPENDENTS) ptx::griddepcontrol_launch_dependents();
     if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
     } else {  // the peers' barriers are initialised, as the fence has said to all, and the peers have started

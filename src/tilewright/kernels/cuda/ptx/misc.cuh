@@ -51,6 +51,13 @@ DEVICE uint32_t shf_r_wrap(uint32_t low, uint32_t high, uint32_t amount) {
     return found;
 }
 
+// PTX ISA, shf.l.wrap: the upper 32 bits of the 64 bits high:low moved up by `amount`, modulo 32.
+DEVICE uint32_t shf_l_wrap(uint32_t low, uint32_t high, uint32_t amount) {
+    uint32_t found;
+    asm("shf.l.wrap.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(amount));  // arithmetic only
+    return found;
+}
+
 // PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote
 // is visible. Where there are none it does nothing.
 DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

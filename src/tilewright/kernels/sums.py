@@ -1,0 +1,73 @@
+"""The kernel that adds the slices of a product: where they lie in scratch, and its launch.
+
+It computes no product, so it is no Family. What a slice is, Config.sliced() knows; who runs what, product.py and plans.
+"""
+
+from __future__ import annotations
+
+from tilewright.backends.base import Argument, IntArgument, Launch, PointerArgument
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.jit.source import Source
+from tilewright.kernels.render import constants_header, unit
+from tilewright.problem import Problem
+
+NAME = "sums"
+SCRATCH_NAME = "scratch_slices"  # what arguments call the slices
+CHUNK = 4  # fp32 values that a thread adds at once: 16 bytes
+THREADS = 128
+CTAS_PER_SM = 4
+AT_ONCE = 16  # slices of a chunk that are on their way together: 64 registers
+
+
+def source(problem: Problem, device: Device) -> Source:
+    """The unit: one for each type of out."""
+    constants: dict[str, int | bool | str] = {
+        "THREADS": THREADS,
+        "CTAS_PER_SM": CTAS_PER_SM,
+        "AT_ONCE": AT_ONCE,
+        "OUT_TYPE": f"Type::{problem.out_dtype}",
+    }
+    header = constants_header(constants)
+    return unit(f"{NAME}_{problem.out_dtype}", f"{NAME}.cu", NAME, {"config.cuh": header}, device)
+
+
+def launch(problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+    """A thread a chunk, but no more CTAs than fill `num_sms` SMs (default: all)."""
+    sms = device.num_sms if num_sms is None else num_sms
+    needed = -(-_num_chunks(problem) // THREADS)
+    return Launch(
+        grid=min(needed, sms * CTAS_PER_SM),
+        block=THREADS,
+        cluster=1,
+        smem_bytes=0,
+        is_dependent=config.dependent_sums,
+    )
+
+
+def arguments(problem: Problem, config: Config) -> tuple[Argument, ...]:
+    """The parameters of sums in order, for the slices of a single product."""
+    _, extent = problem.rows_of("out")
+    return (
+        PointerArgument(SCRATCH_NAME, config.slices_bytes(problem)),
+        PointerArgument("out", problem.extent_bytes["out"]),
+        IntArgument("out_pitch", problem.out_pitch, 8),
+        IntArgument("num_slices", config.slices, 4),
+        IntArgument("num_chunks", _num_chunks(problem), 4),
+        IntArgument("row_chunks", _row_chunks(problem), 4),
+        IntArgument("extent", extent, 4),
+    )
+
+
+def moved_bytes(problem: Problem, config: Config) -> tuple[int, int]:
+    """Bytes that it reads, slices and what fills their rows up, and bytes that it writes."""
+    return config.slices_bytes(problem), problem.out_bytes
+
+
+def _row_chunks(problem: Problem) -> int:
+    return -(-problem.rows_of("out")[1] // CHUNK)
+
+
+def _num_chunks(problem: Problem) -> int:
+    """Of one slice: Config.sliced() pads its rows to whole chunks."""
+    return problem.rows_of("out")[0] * _row_chunks(problem)

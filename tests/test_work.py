@@ -1,0 +1,75 @@
+"""work.py: counts and times of one launch, checked by hand. The rows behind the constants: tools/fit_model.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import device
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.problem import Problem, packed
+from tilewright.work import Work, clock_ghz_of, work_of
+
+H200 = device.preset("h200")
+DECODE = packed(16, 4096, 4096)
+SWAPPED = Config(tile_m=64, tile_n=16, consumers=1, stages=22, store_slots=1, swap=True)
+
+
+def counted(problem: Problem, config: Config, grid: int, present: Device = H200) -> Work:
+    return work_of(config.computed(problem), config, present, grid)
+
+
+def test_the_docstring_s_worked_example_of_few_rows_holds() -> None:
+    """64 k tiles at the chain's 215 cycles: four wgmmas of 20 cycles and 80 rows of 1.45 are less."""
+    (wave,) = counted(DECODE, SWAPPED, 64).waves
+    assert wave.tensor_cycles == 64 * 4 * 20
+    assert wave.loop_cycles == 64 * 215
+    assert wave.landing_us == pytest.approx(64 * 0.6 / 21)
+
+
+def test_the_bytes_of_the_waves_are_all_bytes() -> None:
+    config = Config(tile_m=256, tile_n=192, stages=3, store_slots=3, staggered=True, tail_n=120)
+    work = counted(packed(4096, 4096, 4096), config, 132)
+    assert [wave.count for wave in work.waves] == [2, 1]
+    assert sum(wave.count * wave.l2_bytes for wave in work.waves) == pytest.approx(work.l2_bytes)
+    assert sum(wave.count * wave.dram_bytes for wave in work.waves) == pytest.approx(work.dram_bytes)
+
+
+def test_rows_past_the_end_cost_tma_more_than_rows_that_are_there() -> None:
+    """64 x 64 on 64 CTAs at n = 4096, k = 14336, H200, 2026-11-30: 64 rows 34.8 us, 16 rows 50.0, one row 57.7."""
+    config = Config(tile_m=64, tile_n=64, consumers=1, stages=12)
+    times = [counted(packed(rows, 4096, 14336), config, 64).total_us(H200, 1.755) for rows in (64, 32, 16, 1)]
+    assert times == sorted(times)
+    assert times[-1] > 1.5 * times[0]
+
+
+def test_few_slots_wait_for_memory() -> None:
+    """Each of 64 k tiles takes 0.6 us over the slots in flight."""
+    shallow = counted(DECODE, SWAPPED.replace(stages=3), 64)
+    assert shallow.times_us(H200, 1.755)["main loop"] == pytest.approx(64 * 0.6 / 2)
+
+
+def test_a_last_wave_of_few_ctas_takes_its_own_time() -> None:
+    """136 tiles on 132 CTAs: the 4 of the second wave have all memory to themselves, and are no faster for it."""
+    one, two = (counted(packed(16, 64 * tiles, 4096), SWAPPED, 132) for tiles in (132, 136))
+    own_us = 64 * 215 / 1.755e3
+    assert two.total_us(H200, 1.755) - one.total_us(H200, 1.755) > 0.9 * own_us
+
+
+def test_a_split_tile_s_sum_follows_its_last_k_tile() -> None:
+    whole, split = (counted(DECODE, SWAPPED.replace(split_k=split_k), 64 * split_k) for split_k in (1, 2))
+    assert split.waves[0].loop_cycles == whole.waves[0].loop_cycles / 2
+    assert split.last_store_cycles > whole.last_store_cycles
+
+
+def test_what_every_cluster_of_a_split_reads_is_merged_and_what_two_read_is_not() -> None:
+    """128 rows: in one column of tiles all share a's 128 rows; in two, the pairs that share weights rarely meet."""
+    problem, fields = packed(128, 4096, 14336), {"stages": 7, "store_slots": 1, "swap": True, "split_k": 2}
+    one = counted(problem, Config(tile_m=64, tile_n=128, consumers=1, **fields), 128)  # type: ignore[arg-type]
+    two = counted(problem, Config(tile_m=128, tile_n=64, consumers=2, **fields), 128)  # type: ignore[arg-type]
+    assert one.fill_bytes == two.fill_bytes
+    assert one.l2_bytes < 0.8 * two.l2_bytes
+
+
+def test_the_clock_is_the_device_s_where_power_allows() -> None:
+    assert clock_ghz_of(counted(DECODE, SWAPPED, 64), H200, 2.0) == H200.clock_ghz

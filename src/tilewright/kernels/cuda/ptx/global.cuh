@@ -13,11 +13,6 @@ DEVICE void ld_global_cs_v4_u32(uint64_t address, uint32_t (&words)[4]) {
                  : "memory");
 }
 
-// PTX ISA, st.global.v2: 8 bytes, 8-byte aligned.
-DEVICE void st_global_v2_u32(uint64_t address, uint32_t first, uint32_t second) {
-    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(first), "r"(second) : "memory");
-}
-
 // PTX ISA, st.global.v4: 16 bytes, 16-byte aligned.
 DEVICE void st_global_v4_u32(uint64_t address, const uint32_t (&words)[4]) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"

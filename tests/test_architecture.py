@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("config", "layout", "arrays", "backends", "host_operands"),
     ("order",),
     ("kernels", "calls", "records", "work"),
-    ("model", "timing", "emulated_time"),
+    ("model", "timing", "emulated_time", "explain"),
     ("choice",),
     ("plan",),
     ("dispatch", "doctor"),

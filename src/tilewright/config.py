@@ -273,7 +273,7 @@ class Config:
 
         Shapes: stages x (tile_m + tile_n) x tile_k operands and their store slots, or what the narrow tiles need in the
         same place; for each slot of both rings its barriers and tile; one more barrier. Source: the Shared struct of
-        hopper_gemm.cu, which asserts the same sum.
+        ring.cuh, which asserts the same sum.
         """
         wide = self.stages * self.stage_bytes(problem) + self.store_bytes(problem)
         tail_stores = self.consumers * WARPGROUP_WARPS * self.tail_store_warp_bytes(problem)

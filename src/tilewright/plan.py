@@ -1,4 +1,4 @@
-"""A Plan: all of one product that does not depend on addresses, and what can be said about it before it runs.
+"""A Plan: all of one product that does not depend on addresses, and its choice, its steps and its reasons (explain.py).
 
 Knows how a problem becomes a kernel: the choice (choice.py) or the caller's config, its legality, source and launch.
 Knows nothing of arrays beyond what Runner does; needs no GPU until run().
@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
-from tilewright.backends.base import Argument, Backend, HostBackend, Launch
+from tilewright.backends.base import Argument, Backend, HostBackend
 from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
@@ -22,6 +21,7 @@ from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.explain import Copies, Explanation, Sums
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels import catalog, product, repack, sums
@@ -54,125 +54,6 @@ def host_backend() -> HostBackend:
         stacklevel=2,
     )
     return backend
-
-
-@dataclass(frozen=True, kw_only=True)
-class Copies:
-    """The copy of operands that TMA cannot read where they lie, before the product.
-
-    Units: bytes; `scratch_bytes` is what is allocated for it, `predicted_us` in microseconds.
-    """
-
-    operands: tuple[str, ...]
-    launch: Launch
-    read_bytes: int
-    written_bytes: int
-    scratch_bytes: int
-    predicted_us: float
-
-    def __str__(self) -> str:
-        return (
-            f"repack {' and '.join(self.operands)}, which TMA cannot read there: {self.launch.grid} CTAs of "
-            f"{self.launch.block} threads, {self.read_bytes / 1e6:.1f} MB read, {self.written_bytes / 1e6:.1f} MB "
-            f"written to {self.scratch_bytes / 1e6:.1f} MB of scratch, {self.predicted_us:.1f} us"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sums:
-    """What adds the slices of k up behind the product.
-
-    Units: as Copies.
-    """
-
-    slices: int
-    launch: Launch
-    read_bytes: int
-    written_bytes: int
-    predicted_us: float
-
-    def __str__(self) -> str:
-        return (
-            f"add {self.slices} slices of k in their order: {self.launch.grid} CTAs of {self.launch.block} threads, "
-            f"{self.read_bytes / 1e6:.1f} MB of scratch read, {self.written_bytes / 1e6:.1f} MB written, "
-            f"{self.predicted_us:.1f} us"
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """Why a product runs as it does. str() gives it as lines.
-
-    Units: `grid` in CTAs, `waves` tiles a CTA, `registers` a thread, `smem_bytes` a CTA; `predicted_us` and the terms
-    in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches. `record` is the
-    measurement that the config comes from, None where the model or the caller chose. `price` is what an invariant
-    order of summation costs: the time predicted here over that of the choice without it; 1 where that is the same.
-    `copies` is what runs before the product, and in the prediction, where an operand's rows or address are no multiples
-    of 16 bytes. `sums` is what runs behind it, in the prediction as well, where k is cut into slices.
-    """
-
-    problem: Problem
-    device: Device
-    kernel: str
-    config: Config
-    why: str
-    launch: Launch
-    waves: float
-    registers: int
-    spill_bytes: int
-    predicted_us: float
-    terms: tuple[tuple[str, float], ...]
-    bound: str
-    roofline_share: float
-    record: Record | None = None
-    reduction: Reduction = "fast"
-    fast: Config | None = None
-    price: float = 1.0
-    copies: Copies | None = None
-    sums: Sums | None = None
-
-    @property
-    def grid(self) -> int:
-        """CTAs of the launch."""
-        return self.launch.grid
-
-    @property
-    def smem_bytes(self) -> int:
-        """Bytes of dynamic shared memory a CTA."""
-        return self.launch.smem_bytes
-
-    def __str__(self) -> str:
-        if self.problem.is_empty:
-            return f"{self.problem}: no multiplication; out is {'empty' if self.problem.k else 'zeros'}, no kernel runs"
-        launch = self.launch
-        clusters = f"clusters of {launch.cluster}, {self.waves:.2f} waves"
-        spills = f"{self.spill_bytes} bytes of spills" if self.spill_bytes else "no spills"
-        smem = f"{launch.smem_bytes} bytes of shared memory a CTA"
-        share = f"{self.roofline_share:.0%} of the roofline, bound by {self.bound}"
-        return "\n".join(
-            (
-                f"problem    {self.problem} on {self.device}",
-                *(() if self.copies is None else (f"first      {self.copies}",)),
-                f"kernel     {self.kernel}, config {self.config}",
-                f"why        {self.why}",
-                *self._reduction_lines(),
-                f"launch     {launch.grid} CTAs of {launch.block} threads, {clusters}",
-                *(() if self.sums is None else (f"then       {self.sums}",)),
-                f"resources  {self.registers} registers a thread, {smem}, {spills}",
-                f"predicted  {self.predicted_us:.1f} us, {share}",
-                f"terms      {', '.join(f'{name} {time_us:.1f} us' for name, time_us in self.terms)}",
-            )
-        )
-
-    def _reduction_lines(self) -> tuple[str, ...]:
-        if self.reduction == "fast":
-            return ()
-        price = (
-            "costs nothing here: the fast choice is the same"
-            if self.fast == self.config
-            else f"price by the model {self.price:.3f} times the fast choice's time, {self.fast}"
-        )
-        return (f"reduction  {self.reduction}: the bits of a row do not depend on the other rows; {price}",)
 
 
 class Plan(Runner):

@@ -25,21 +25,11 @@ def test_a_built_folder_serves_a_machine_that_cannot_compile(tmp_path: Path, mon
 
 
 def test_products_that_share_a_kernel_are_compiled_once(tmp_path: Path) -> None:
-    config = ("--config", "tile_m=128", "--config", "tile_n=128", "--config", "consumers=2", "--config", "stages=4")
-    fixed = (
-        *config,
-        *(
-            "--config",
-            "cluster_m=1",
-            "--config",
-            "tail_n=0",
-            "--config",
-            "staggered=False",
-            "--config",
-            "pingpong=False",
-        ),
+    fields = (
+        "tile_m=128 tile_n=128 consumers=2 stages=4 cluster_m=1 cluster_n=1 tail_n=0 store_slots=2 staggered=False "
+        "pingpong=False k_back_and_forth=False swap=False split_k=1"
     )
-    fixed = (*fixed, "--config", "k_back_and_forth=False", "--config", "store_slots=2")
+    fixed = [word for field in fields.split() for word in ("--config", field)]
     answer = json.loads(printed("build", "llama3_70b", "--into", str(tmp_path / "cubins"), "--json", *fixed))
     assert answer["products"] == len(suite.GROUPS["llama3_70b"])
     assert len(answer["kernels"]) == 1

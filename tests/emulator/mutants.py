@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Edit, Mutant
 
-UNIT, PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "", "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
+UNIT, RING, PRODUCER, CONSUMER = "", "ring.cuh", "producer.cuh", "consumer.cuh"
+PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
 ROW_STORE = "row_store.cuh"
 BATCH, WGMMA = "batch.cuh", "wgmma_mma_async.cuh"
 
@@ -45,26 +46,26 @@ START = """
 
 MUTANTS: tuple[Mutant, ...] = (
     # -- the ring ----------------------------------------------------------------------------------------------------
-    mutant("no full wait", "single", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
-    mutant("no full wait, cluster", "cluster", (UNIT, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
-    mutant("no empty wait", "single", (UNIT, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
+    mutant("no full wait", "single", (CONSUMER, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
+    mutant("no full wait, cluster", "cluster", (CONSUMER, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
+    mutant("no empty wait", "single", (PRODUCER, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
     mutant(
         "released before its wgmmas have finished",
         "single",
-        (UNIT, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
+        (CONSUMER, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
         by="operand released early",
     ),
     mutant(
         "released before its wgmmas have finished, cluster",
         "cluster",
-        (UNIT, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
+        (CONSUMER, _SLOT_WAIT, _SLOT_WAIT.replace("<1>", "<2>")),
         by="operand released early",
     ),
     mutant(
         "the newest slot is released",
         "single",
         (
-            UNIT,
+            CONSUMER,
             f"{_SLOT_WAIT} release(source.ring, previous, lane);",
             f"{_SLOT_WAIT} release(source.ring, source.state.index, lane);",
         ),
@@ -73,35 +74,38 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the last slot is released before its wait",
         "single",
-        (UNIT, _LAST_WAIT, f"release(source.ring, previous, lane); {_LAST_WAIT}"),
-        (UNIT, "keep_below(rC[block]);\n    release(source.ring, previous, lane);", "keep_below(rC[block]);"),
+        (CONSUMER, _LAST_WAIT, f"release(source.ring, previous, lane); {_LAST_WAIT}"),
+        (CONSUMER, "keep_below(rC[block]);\n    release(source.ring, previous, lane);", "keep_below(rC[block]);"),
         by="operand released early",
     ),
     mutant(
         "no wait before the epilogue",
         "single",
-        (UNIT, _LAST_WAIT, "all_seen();"),
+        (CONSUMER, _LAST_WAIT, "all_seen();"),
         by="accumulator in flight",
     ),
     mutant(
         "no commit",
         "single",
-        (UNIT, f"{_SLOT} {_COMMIT}", _SLOT),
+        (CONSUMER, f"{_SLOT} {_COMMIT}", _SLOT),
         by=("operand released early", "accumulator in flight"),
     ),
     mutant(
-        "no wgmma fence", "single", (UNIT, f"{_FULL_WAIT} ptx::wgmma_fence();", _FULL_WAIT), by="missing wgmma.fence"
+        "no wgmma fence",
+        "single",
+        (CONSUMER, f"{_FULL_WAIT} ptx::wgmma_fence();", _FULL_WAIT),
+        by="missing wgmma.fence",
     ),
     mutant(
         "expects too many bytes",
         "single",
-        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES + 16")),
+        (PRODUCER, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES + 16")),
         by="deadlock",
     ),
     mutant(
         "expects too few bytes",
         "single",
-        (UNIT, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES - 16")),
+        (PRODUCER, _EXPECT, _EXPECT.replace("SLOT_BYTES", "SLOT_BYTES - 16")),
         by=("deadlock", "copy not waited for"),
     ),
     mutant(
@@ -122,11 +126,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (UNIT, "Config::FULL_ARRIVALS);", "Config::FULL_ARRIVALS + 1);"),
         by="deadlock",
     ),
-    mutant("the producer's first parity is 0", "single", (UNIT, "state{0, 1};", "state{0, 0};"), by="deadlock"),
+    mutant("the producer's first parity is 0", "single", (PRODUCER, "state{0, 1};", "state{0, 0};"), by="deadlock"),
     mutant(
         "the consumers' first parity is 1",
         "single",
-        (UNIT, "state{0, 0};", "state{0, 1};"),
+        (CONSUMER, "state{0, 0};", "state{0, 1};"),
         by="copy not waited for",
         policy="random",
     ),
@@ -139,33 +143,45 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the release by lane 0 is dropped",
         "single",
-        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane == 33) {_ARRIVE}"),
+        (CONSUMER, f"if (lane == 0) {_ARRIVE}", f"if (lane == 33) {_ARRIVE}"),
         by="deadlock",
     ),
     mutant(
         "every lane releases",
         "single",
-        (UNIT, f"if (lane == 0) {_ARRIVE}", f"if (lane < 2) {_ARRIVE}"),
+        (CONSUMER, f"if (lane == 0) {_ARRIVE}", f"if (lane < 2) {_ARRIVE}"),
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    mutant("multicast reaches only rank 0", "cluster", (UNIT, "(1 << Config::SHARING) - 1;", "1;"), by="deadlock"),
+    mutant("multicast reaches only rank 0", "cluster", (PRODUCER, "(1 << Config::SHARING) - 1;", "1;"), by="deadlock"),
     mutant(
         "released only to the own CTA",
         "cluster",
-        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (
+            CONSUMER,
+            f"if (lane < Config::SHARING) {_RELEASE}",
+            "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))",
+        ),
         by=("operand released early",),
     ),
     mutant(
         "remote arrivals dropped",
         "cluster",
-        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (
+            CONSUMER,
+            f"if (lane < Config::SHARING) {_RELEASE}",
+            "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))",
+        ),
         by="deadlock",
     ),
     mutant(
         "remote arrivals dropped, count fitted",
         "cluster",
-        (UNIT, f"if (lane < Config::SHARING) {_RELEASE}", "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))"),
+        (
+            CONSUMER,
+            f"if (lane < Config::SHARING) {_RELEASE}",
+            "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))",
+        ),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
@@ -203,15 +219,15 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "each CTA multicasts all of b to the wrong place",
         "cluster",
-        (UNIT, "target + rank * SHARE * SWIZZLE_BYTES, map", "target, map"),
+        (PRODUCER, "target + rank * SHARE * SWIZZLE_BYTES, map", "target, map"),
         by=("unordered copies",),
     ),
     # -- ping-pong ---------------------------------------------------------------------------------------------------
     mutant(
         "no turns",
         "ping-pong",
-        (UNIT, "if (i > 0) await_turn(index);", ""),
-        (UNIT, "if (i + 1 < num_tiles) pass_turn(index);", ""),
+        (CONSUMER, "if (i > 0) await_turn(index);", ""),
+        (CONSUMER, "if (i + 1 < num_tiles) pass_turn(index);", ""),
         by=(
             "operand released early",
             "mbarrier over-arrival",
@@ -222,13 +238,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     mutant(
-        "a turn is never passed", "ping-pong", (UNIT, "if (i + 1 < num_tiles) pass_turn(index);", ""), by="deadlock"
+        "a turn is never passed", "ping-pong", (CONSUMER, "if (i + 1 < num_tiles) pass_turn(index);", ""), by="deadlock"
     ),
     mutant(
         "the turn is passed to oneself",
         "ping-pong",
         (
-            UNIT,
+            CONSUMER,
             "ptx::barrier_arrive<TURN_OF_1, TURN_THREADS>();\n    } else {\n        ptx::barrier_arrive<TURN_OF_0",
             "ptx::barrier_arrive<TURN_OF_0, TURN_THREADS>();\n    } else {\n        ptx::barrier_arrive<TURN_OF_1",
         ),
@@ -237,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "skipped slots are not skipped",
         "ping-pong",
-        (UNIT, "                source.state.skip(num_k_tiles);\n", ""),
+        (CONSUMER, "                source.state.skip(num_k_tiles);\n", ""),
         by=("operand released early", "mbarrier over-arrival", "missing wait", "deadlock", WRONG_NUMBERS),
     ),
     # -- the epilogue ------------------------------------------------------------------------------------------------
@@ -396,7 +412,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "warps share one slot",
         "single",
         (
-            UNIT,
+            CONSUMER,
             "WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES",
             "WIDE_RING_BYTES + index * WARPGROUP_WARPS * Config::STORE_WARP_BYTES",
         ),
@@ -405,7 +421,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "both consumers store the same rows",
         "single",
-        (UNIT, "tile.m + (first_block() + block) * 64", "tile.m + block * 64"),
+        (CONSUMER, "tile.m + (first_block() + block) * 64", "tile.m + block * 64"),
         by="unordered copies",
     ),
     # -- descriptors and layouts: numbers ----------------------------------------------------------------------------
@@ -413,18 +429,18 @@ MUTANTS: tuple[Mutant, ...] = (
         "k advances twice as far",
         "single",
         (
-            UNIT,
+            CONSUMER,
             "moved(a, block * A_BLOCK + step * A_STEP)",
             "moved(a, block * A_BLOCK + step * 2 * A_STEP)",
         ),
         by=(WRONG_NUMBERS, "operand released early"),
     ),
-    mutant("b does not advance along k", "single", (UNIT, "moved(b, step * B_STEP)", "b"), by=WRONG_NUMBERS),
+    mutant("b does not advance along k", "single", (CONSUMER, "moved(b, step * B_STEP)", "b"), by=WRONG_NUMBERS),
     mutant(
         "accumulators are never reset",
         "single",
         (
-            UNIT,
+            CONSUMER,
             "wgmma_mma_async_first<N>(rC[block], a_step, b_step);",
             "wgmma_mma_async<N>(rC[block], a_step, b_step, true);",
         ),
@@ -433,7 +449,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a waits on the wrong slot",
         "single",
-        (UNIT, _FULL_WAIT, "wait(ring.full_at(0), state.parity);"),
+        (CONSUMER, _FULL_WAIT, "wait(ring.full_at(0), state.parity);"),
         by="copy not waited for",
         policy="eager",
     ),
@@ -482,7 +498,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a turn counts one warp too many",
         "ping-pong",
-        (UNIT, "TURN_THREADS = 2 * WARPGROUP_THREADS;", "TURN_THREADS = 2 * WARPGROUP_THREADS + 32;"),
+        (CONSUMER, "TURN_THREADS = 2 * WARPGROUP_THREADS;", "TURN_THREADS = 2 * WARPGROUP_THREADS + 32;"),
         by="deadlock",
     ),
     mutant(
@@ -505,7 +521,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the peer's empty barriers at an odd offset",
         "cluster",
         (
-            UNIT,
+            CONSUMER,
             "ptx::mapa_shared_cluster(ring.empty_at(slot), lane)",
             "ptx::mapa_shared_cluster(ring.empty_at(slot) + 8 * lane, lane)",
         ),
@@ -514,14 +530,14 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "b's rows of the peer are loaded",
         "cluster",
-        (UNIT, "first + rank * SHARE, member", "first + (1 - rank) * SHARE, member"),
+        (PRODUCER, "first + rank * SHARE, member", "first + (1 - rank) * SHARE, member"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "each CTA waits for its own slots only at the start",
         "cluster",
         (
-            UNIT,
+            PRODUCER,
             "wait(ring.empty_at(slot), filling.state.parity);",
             "if (k_tile < 4) wait(ring.empty_at(slot), filling.state.parity);",
         ),
@@ -531,7 +547,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "m-contiguous a moves along k as if k were contiguous",
         "m-major",
-        (UNIT, "A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP", "A_STEP = K_MAJOR_STEP"),
+        (CONSUMER, "A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP", "A_STEP = K_MAJOR_STEP"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -543,31 +559,31 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "all panels land on the first",
         "m-major",
-        (UNIT, "target + panel * PANEL_BYTES;", "target;"),
+        (PRODUCER, "target + panel * PANEL_BYTES;", "target;"),
         by=("unordered copies", "uninitialised shared memory", WRONG_NUMBERS),
     ),
     mutant(
         "every panel holds the first columns",
         "m-major",
-        (UNIT, "first + panel * PANEL_COLUMNS;", "first;"),
+        (PRODUCER, "first + panel * PANEL_COLUMNS;", "first;"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "a panel is forgotten",
         "m-major",
-        (UNIT, "panel < EXTENT / PANEL_COLUMNS; ++panel", "panel < EXTENT / PANEL_COLUMNS - 1; ++panel"),
+        (PRODUCER, "panel < EXTENT / PANEL_COLUMNS; ++panel", "panel < EXTENT / PANEL_COLUMNS - 1; ++panel"),
         by="deadlock",
     ),
     mutant(
         "each CTA loads the peer's rows of k",
         "m-major cluster",
-        (UNIT, "column, k + rank * SHARE_K", "column, k + (1 - rank) * SHARE_K"),
+        (PRODUCER, "column, k + rank * SHARE_K", "column, k + (1 - rank) * SHARE_K"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "both CTAs' rows of k land in one place",
         "m-major cluster",
-        (UNIT, "panel_target + rank * SHARE_K * SWIZZLE_BYTES", "panel_target"),
+        (PRODUCER, "panel_target + rank * SHARE_K * SWIZZLE_BYTES", "panel_target"),
         by="unordered copies",
     ),
     # -- batches -----------------------------------------------------------------------------------------------------
@@ -598,7 +614,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "b is read where a is",
         "batch shares a",
-        (UNIT, "batch.b_member(batch.member(tile.matrix()))", "batch.a_member(batch.member(tile.matrix()))"),
+        (PRODUCER, "batch.b_member(batch.member(tile.matrix()))", "batch.a_member(batch.member(tile.matrix()))"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -632,14 +648,14 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the matrix of a tile is not handed over",
         "batch",
-        (UNIT, "static_cast<uint32_t>(value.n), value.number, 0}", "static_cast<uint32_t>(value.n), 0, 0}"),
+        (RING, "static_cast<uint32_t>(value.n), value.number, 0}", "static_cast<uint32_t>(value.n), 0, 0}"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(
         "what was kept goes to the matrix at hand",
         "batch staggered",
         (
-            UNIT,
+            CONSUMER,
             "store(kept.values, from, kept.matrix, kept.m, kept.n);",
             "store(kept.values, from, tile.matrix(), kept.m, kept.n);",
         ),

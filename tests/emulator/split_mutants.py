@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Mutant
-from mutants import EPILOGUE, START, UNIT, mutant
+from mutants import CONSUMER, EPILOGUE, START, UNIT, mutant
 
 SPLIT, TRANSPOSED = "split.cuh", "transposed.cuh"
 
@@ -50,7 +50,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a CTA ends before its room is given free",
         "split",
-        (UNIT, "reduction.finish();", ";"),
+        (CONSUMER, "reduction.finish();", ";"),
         by=("exit before remote access", "peer exited"),
     ),
     mutant(
@@ -74,7 +74,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "only receivers go on to the next phase",
         "split in four, one stores",
-        (UNIT, "reduction.advance();", "if (reduction.receives()) reduction.advance();"),
+        (CONSUMER, "reduction.advance();", "if (reduction.receives()) reduction.advance();"),
         by=("unordered copies", "peer exited"),
     ),
     mutant(
@@ -102,7 +102,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "every rank stores the first columns",
         "split",
-        (UNIT, "tile.n + reduction.first_column()", "tile.n"),
+        (CONSUMER, "tile.n + reduction.first_column()", "tile.n"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(

@@ -6,7 +6,7 @@ SILENT are edits that leave the kernel right: the checker must say nothing of th
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Edit, Mutant
-from mutants import EPILOGUE, SCHEDULE, UNIT, mutant
+from mutants import CONSUMER, EPILOGUE, PRODUCER, RING, SCHEDULE, UNIT, mutant
 
 _PUT = "if (k_tile == 0) ring.put_tile(slot, tile);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
@@ -21,12 +21,12 @@ _WARP = "WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES"
 # The place of a consumer's tile is read at the tile's end, when its first slot has been released.
 _LATE_READ: tuple[Edit, ...] = (
     (
-        UNIT,
+        CONSUMER,
         "const Tile tile = source.begun_tile(); uint32_t previous",
         "const uint32_t begun = source.state.index; uint32_t previous",
     ),
     (
-        UNIT,
+        CONSUMER,
         "keep_below(rC[block]); release(source.ring, previous, lane);",
         "keep_below(rC[block]); release(source.ring, previous, lane); "
         "const Tile tile = source.ring.tile_at(begun); __syncwarp();",
@@ -38,14 +38,14 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a tile's place is written after the arrival",
         "tail",
-        (UNIT, f"{_PUT} {_EXPECT}", f"{_EXPECT} {_PUT}"),
+        (PRODUCER, f"{_PUT} {_EXPECT}", f"{_EXPECT} {_PUT}"),
         by="data race",
     ),
     mutant(
         "a tile's place is written before the slot is free",
         "tail",
         (
-            UNIT,
+            PRODUCER,
             f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); {_PUT}",
             f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling);",
         ),
@@ -55,31 +55,31 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "a tile's place is read before its slot is full",
         "tail",
         (
-            UNIT,
+            CONSUMER,
             "source.await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
             "const Tile tile = source.begun_tile(); source.await_slot(); issue<N, 0, Config::WGMMAS_M, true>",
         ),
-        (UNIT, "const Tile tile = source.begun_tile(); uint32_t previous", "uint32_t previous"),
+        (CONSUMER, "const Tile tile = source.begun_tile(); uint32_t previous", "uint32_t previous"),
         by=("data race", "uninitialised shared memory", WRONG_NUMBERS),
     ),
     mutant("a tile's place is read after the release", "tail", *_LATE_READ, by="data race"),
     mutant(
         "no __syncwarp after a tile's place is read",
         "tail",
-        (UNIT, f"{_READ} __syncwarp();", _READ),
+        (CONSUMER, f"{_READ} __syncwarp();", _READ),
         by="data race",
     ),
     mutant(
         "no __syncwarp after a tile's place is read, staggered",
         "staggered",
-        (UNIT, f"{_READ} __syncwarp();", _READ),
+        (CONSUMER, f"{_READ} __syncwarp();", _READ),
         by="data race",
     ),
     mutant(
         "a tile's place is read from slot 0",
         "single",
         (
-            UNIT,
+            RING,
             "read(tile + slot * sizeof(Tile), words);",
             "read(tile, words);",
         ),
@@ -90,7 +90,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "a narrow tile expects a wide one's bytes",
         "tail",
         (
-            UNIT,
+            PRODUCER,
             "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);",
             "ptx::mbarrier_arrive_expect_tx(full, Config::STAGE_BYTES);",
         ),
@@ -100,7 +100,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "a wide tile expects a narrow one's bytes",
         "tail",
         (
-            UNIT,
+            PRODUCER,
             "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);",
             "ptx::mbarrier_arrive_expect_tx(full, NARROW_BYTES);",
         ),
@@ -110,44 +110,44 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "narrow slots are filled while wide ones are read",
         "tail",
-        (UNIT, "wait(wide.ring.empty_at(slot), wide.state.parity ^ (slot < wide.state.index ? 1 : 0));", ""),
+        (PRODUCER, "wait(wide.ring.empty_at(slot), wide.state.parity ^ (slot < wide.state.index ? 1 : 0));", ""),
         by=("operand released early", "refilled while read", "unordered copies"),
     ),
     mutant(
         "narrow slots wait for the phase before the last of the wide ones",
         "tail",
-        (UNIT, "wide.state.parity ^ (slot < wide.state.index ? 1 : 0)", "wide.state.parity ^ 1"),
+        (PRODUCER, "wide.state.parity ^ (slot < wide.state.index ? 1 : 0)", "wide.state.parity ^ 1"),
         by=("operand released early", "refilled while read", "unordered copies", "deadlock"),
     ),
     mutant(
         "narrow slots are filled where wide tiles are still stored from",
         "tail",
-        (UNIT, "if (end > WIDE_RING_BYTES) wait(stored, 0);", ""),
+        (PRODUCER, "if (end > WIDE_RING_BYTES) wait(stored, 0);", ""),
         by=("store source overwritten", "refilled while read", "data race"),
     ),
     mutant(
         "store slots are left before they are read",
         "tail",
-        (UNIT, "finish_stores(lane); if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 0) ptx::mbarrier_arrive("),
+        (CONSUMER, "finish_stores(lane); if (lane == 0) ptx::mbarrier_arrive(", "if (lane == 0) ptx::mbarrier_arrive("),
         by=("store source overwritten", "refilled while read", "data race"),
     ),
     mutant(
         "store slots without TMA are left with no proxy fence",
         "tail without TMA",
-        (UNIT, "ptx::fence_proxy_async_shared_cta(); finish_stores(lane);", "finish_stores(lane);"),
+        (CONSUMER, "ptx::fence_proxy_async_shared_cta(); finish_stores(lane);", "finish_stores(lane);"),
         by="missing proxy fence",
     ),
     mutant(
         "narrow tiles are stored without waiting for the others' wide ones",
         "tail of 256x192",
-        (UNIT, "wait(shared_address(&shared.stored), 0); return", "return"),
+        (CONSUMER, "wait(shared_address(&shared.stored), 0); return", "return"),
         by=("store source overwritten", "refilled while read", "data race"),
     ),
     mutant(
         "narrow tiles are loaded through the wide map",
         "tail",
         (
-            UNIT,
+            PRODUCER,
             "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
             "load_tail(b, b_map, tile.n, k, Member{}, full);",
         ),
@@ -196,7 +196,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "consumers leave out the narrow tiles",
         "tail",
-        (UNIT, "for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});", ""),
+        (CONSUMER, "for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});", ""),
         by=("deadlock", WRONG_NUMBERS),
     ),
     mutant(
@@ -236,44 +236,44 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "what was kept goes to the place of the tile at hand",
         "staggered",
-        (UNIT, _KEPT_STORE, "store(kept.values, from, 0, kept.m < from.m ? row_of(tile, 1) : kept.m, tile.n);"),
+        (CONSUMER, _KEPT_STORE, "store(kept.values, from, 0, kept.m < from.m ? row_of(tile, 1) : kept.m, tile.n);"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "what was kept goes to the rows of block 0",
         "staggered",
-        (UNIT, "kept.m = row_of(tile, 1);", "kept.m = row_of(tile, 0);"),
+        (CONSUMER, "kept.m = row_of(tile, 1);", "kept.m = row_of(tile, 0);"),
         by="unordered copies",
     ),
     mutant(
         "what was kept goes out before anything was kept",
         "staggered",
-        (UNIT, "kept.m = out.m;", "kept.m = 0;"),
+        (CONSUMER, "kept.m = out.m;", "kept.m = 0;"),
         by=("uninitialised register", "unordered copies"),
     ),
     mutant(
         "what was kept is not stored at the end",
         "staggered",
-        (UNIT, "return; } } store(kept.values, out, kept.matrix, kept.m, kept.n); }", "return; } } }"),
+        (CONSUMER, "return; } } store(kept.values, out, kept.matrix, kept.m, kept.n); }", "return; } } }"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "what was kept is not stored at the end of a tail",
         "staggered tail",
-        (UNIT, "store(kept.values, tail, kept.matrix, kept.m, kept.n); return;", "return;"),
+        (CONSUMER, "store(kept.values, tail, kept.matrix, kept.m, kept.n); return;", "return;"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "a wide block that was kept is stored as a narrow one",
         "staggered tail",
-        (UNIT, "compute_staggered(narrow, kept, out, tail,", "compute_staggered(narrow, kept, tail, tail,"),
+        (CONSUMER, "compute_staggered(narrow, kept, out, tail,", "compute_staggered(narrow, kept, tail, tail,"),
         by=("deadlock", WRONG_NUMBERS),
     ),
     mutant(
         "block 0 is stored before its wgmmas have finished",
         "staggered",
         (
-            UNIT,
+            CONSUMER,
             f"{_BLOCK_0_WAIT} release(source.ring, previous, lane); {_BLOCK_0}",
             f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane);",
         ),
@@ -282,21 +282,21 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "block 0 is waited for as if it were one group behind",
         "staggered",
-        (UNIT, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<2>")),
+        (CONSUMER, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<2>")),
         by=("accumulator in flight", "operand released early"),
     ),
     mutant(
         "block 1 is kept before its wgmmas have finished",
         "staggered",
-        (UNIT, _BLOCK_1_WAIT, f"{_KEPT} {_BLOCK_1_WAIT}"),
-        (UNIT, f"state.advance(); {_KEPT}", "state.advance();"),
+        (CONSUMER, _BLOCK_1_WAIT, f"{_KEPT} {_BLOCK_1_WAIT}"),
+        (CONSUMER, f"state.advance(); {_KEPT}", "state.advance();"),
         by="accumulator in flight",
     ),
     mutant(
         "the last slot is released with block 1 in flight",
         "staggered",
         (
-            UNIT,
+            CONSUMER,
             f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane);",
             f"release(source.ring, source.state.index, lane); {_BLOCK_1_WAIT}",
         ),
@@ -305,14 +305,14 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the first slot is released when block 0 alone has read it",
         "staggered",
-        (UNIT, f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<1>();", f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<2>();"),
+        (CONSUMER, f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<1>();", f"{_STAGGERED_SLOT} ptx::wgmma_wait_group<2>();"),
         by="operand released early",
     ),
     mutant(
         "the slot before the last is released before its wait",
         "staggered pair",
         (
-            UNIT,
+            CONSUMER,
             f"{_BLOCK_0_WAIT} release(source.ring, previous, lane);",
             f"release(source.ring, previous, lane); {_BLOCK_0_WAIT}",
         ),
@@ -322,7 +322,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "both blocks' last wgmmas in one group",
         "staggered",
         (
-            UNIT,
+            CONSUMER,
             "issue<N, 0, 1, false>(source, rC); ptx::wgmma_commit_group();",
             "issue<N, 0, 1, false>(source, rC);",
         ),
@@ -331,7 +331,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "block 1 multiplies block 0's rows",
         "staggered",
-        (UNIT, "moved(a, block * A_BLOCK + step * A_STEP)", "moved(a, step * A_STEP)"),
+        (CONSUMER, "moved(a, block * A_BLOCK + step * A_STEP)", "moved(a, step * A_STEP)"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -353,7 +353,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a warp's slots begin in the slots of the one before",
         "many stores",
-        (UNIT, _WARP, f"{_WARP} - warp * 2048"),
+        (CONSUMER, _WARP, f"{_WARP} - warp * 2048"),
         by=("data race", "store source overwritten"),
     ),
 )
@@ -361,13 +361,16 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
 # What an edit changes, and why no report is right.
 SILENT: dict[Mutant, str] = {
     mutant(
-        "block 0 waits for block 1 too", "staggered", (UNIT, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<0>")), by=()
+        "block 0 waits for block 1 too",
+        "staggered",
+        (CONSUMER, _BLOCK_0_WAIT, _BLOCK_0_WAIT.replace("<1>", "<0>")),
+        by=(),
     ): ("more is waited for than need be: the stores are no longer hidden, which costs time alone"),
     mutant(
         "warps' numbers not from lane 0",
         "staggered",
         (
-            UNIT,
+            CONSUMER,
             "ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)",
             "threadIdx.x % WARPGROUP_THREADS / WARP_THREADS",
         ),
@@ -378,7 +381,7 @@ SILENT: dict[Mutant, str] = {
         "narrow tiles of n-contiguous b through the wide map",
         "tail of n-contiguous b",
         (
-            UNIT,
+            PRODUCER,
             "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
             "load_tail(b, b_map, tile.n, k, Member{}, full);",
         ),
@@ -387,13 +390,13 @@ SILENT: dict[Mutant, str] = {
     mutant(
         "every slot says whose it is",
         "tail",
-        (UNIT, _PUT, "ring.put_tile(slot, tile);"),
+        (PRODUCER, _PUT, "ring.put_tile(slot, tile);"),
         by=(),
     ): "a tile's first slot is free by then, as is every other; more is written than is read",
     mutant(
         "no wgmma.fence before block 1's first",
         "staggered",
-        (UNIT, f"{_KEPT_STORE} ptx::wgmma_fence();", _KEPT_STORE),
+        (CONSUMER, f"{_KEPT_STORE} ptx::wgmma_fence();", _KEPT_STORE),
         by=(),
     ): "no thread has touched the registers of block 1 since the fence of block 0, in PTX's own registers",
 }

@@ -23,9 +23,10 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     source = render(HOPPER, PROBLEM, Config(), H200)
     assert source.missing_includes() == ()
     assert {path for path, _ in source.headers} == {
-        "base.cuh", "batch.cuh", "config.cuh", "epilogue.cuh", "pipeline.cuh", "ptx/async.cuh",
-        "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/misc.cuh", "ptx/wgmma.cuh", "schedule.cuh", "split.cuh", "swizzle.cuh",
-        "transposed.cuh", "wgmma_mma_async.cuh",
+        "base.cuh", "batch.cuh", "config.cuh", "consumer.cuh", "epilogue.cuh", "pipeline.cuh", "producer.cuh",
+        "ptx/async.cuh", "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/global.cuh", "ptx/misc.cuh", "ptx/wgmma.cuh",
+        "ring.cuh", "row_store.cuh", "schedule.cuh", "split.cuh", "swizzle.cuh", "transposed.cuh",
+        "wgmma_mma_async.cuh",
     }  # fmt: skip
 
 
@@ -78,6 +79,20 @@ def test_the_checked_in_headers_are_the_rendered_defaults() -> None:
     spec.loader.exec_module(module)
     for path, text in module.defaults().items():
         assert device_code()[path] == text, f"run tools/render_defaults.py: {path} is stale"
+
+
+COLUMNS = 120
+
+
+@pytest.mark.parametrize("path", sorted(device_code()))
+def test_no_line_of_device_code_is_wider_than_a_screen(path: str) -> None:
+    lines = device_code()[path].split("\n")
+    assert [number for number, line in enumerate(lines, 1) if len(line) > COLUMNS] == []
+
+
+def test_no_line_of_a_rendered_wrapper_is_wider_than_a_screen() -> None:
+    text = wgmma_header(256, PROBLEM.dtype, a_k_major=False, b_k_major=False, tail_n=128)
+    assert max(len(line) for line in text.split("\n")) <= COLUMNS
 
 
 @pytest.mark.parametrize(("a_k_major", "b_k_major"), [(True, True), (True, False), (False, True), (False, False)])

@@ -1,8 +1,8 @@
 """A child of the tuner with a pretended device, started as `python fake_child.py SCRIPT FD ORDINAL`.
 
-SCRIPT is JSON. By the kernel's tile and cluster: "us", its time; "acts", what it does when it is checked ("wrong",
-"die", "fault", "hang", "refuse"); "acts_at", what it does at which of its samples. "noise": the relative deviation of
-all times. The requests are appended to "log".
+SCRIPT is JSON. By the kernel's tile, stages and cluster: "us", its time; "acts", what it does when it is checked
+("wrong", "die", "fault", "hang", "refuse"); "acts_at", what it does at which of its samples. "noise": the relative
+deviation of all times. The requests are appended to "log".
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FakeBench:
         return 2
 
     def check(self, job: Job) -> str:
-        name = tile_of(job)
+        name = name_of_kernel(job.work.steps[0].binary().name)
         self.note(f"check {name}")
         match self.script["acts"].get(name):
             case "wrong":
@@ -59,8 +59,8 @@ class FakeBench:
         return ""
 
     def arm(self, job: Job) -> None:
-        self.names[job.runner] = tile_of(job)
-        self.note(f"arm {tile_of(job)}")
+        self.names[job.runner] = name_of_kernel(job.work.steps[0].binary().name)
+        self.note(f"arm {name_of_kernel(job.work.steps[0].binary().name)}")
 
     def sample(self, runner: int) -> float:
         name = self.names[runner]
@@ -76,11 +76,11 @@ class FakeBench:
         return float(self.script["us"].get(name, 100.0)) * (1 + noise)
 
 
-def tile_of(job: Job) -> str:
-    """tile_m x tile_n and the cluster of a kernel, from its name."""
-    found = re.search(r"_(\d+x\d+)x\d+_.*_c(\d)x", job.work.steps[0].binary().name)
+def name_of_kernel(unit: str) -> str:
+    """tile_m x tile_n, the stages and the cluster of a kernel, from its unit's name: `64x64s12c1`."""
+    found = re.search(r"_(\d+x\d+)x\d+_(s\d+)_.*_(c\d+)x", unit)
     assert found is not None
-    return f"{found[1]}c{found[2]}"
+    return "".join(found.groups())
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_child import name_of_kernel
 
 import tilewright
 from fakes import FakeCompiler, HostBackend, gpu
@@ -46,11 +47,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def name_of(config: Config) -> str:
     """As the fake child calls a kernel."""
-    return f"{config.tile_m}x{config.tile_n}c{config.cluster_m}"
+    return f"{config.tile_m}x{config.tile_n}s{config.stages}c{config.cluster_m}"
 
 
 RANKED = model.ranked(PROBLEM, H200, 4)
 NAMES = [name_of(each.config) for each in RANKED]
+assert len(set(NAMES)) == len(NAMES), "the fake child's script goes by name"
 
 
 @pytest.fixture
@@ -193,7 +195,7 @@ def test_a_kernel_that_does_not_compile_costs_itself_alone(
     compiler = FakeCompiler()
 
     def build(source: Any, *, refuse: bool) -> Any:
-        if f"_{NAMES[0].split('c')[0]}x64" in source.name:
+        if name_of_kernel(source.name) == NAMES[0]:
             raise CompileError(source.name, "registers spill", "log", "command")
         return compiler(source, refuse=refuse)
 
@@ -339,14 +341,7 @@ def test_a_new_record_reaches_a_layout_that_matmul_has_served_before(
     run(us={NAMES[2]: 80.0})
     process.matmul(a, b, out)
     process.matmul(a, b, out, use_records=False)
-    assert [name_of_source(source.name) for source in compiler.built] == [NAMES[0], NAMES[2], NAMES[0]]
-
-
-def name_of_source(name: str) -> str:
-    words = name.split("_")
-    tile = next(word for word in words if word.count("x") == 2)
-    cluster = next(word for word in words if word.startswith("c") and word[1].isdigit())
-    return f"{tile.rpartition('x')[0]}{cluster.partition('x')[0]}"
+    assert [name_of_kernel(source.name) for source in compiler.built] == [NAMES[0], NAMES[2], NAMES[0]]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -97,13 +97,13 @@ DEVICE void keep_below(float (&rC)[{n // 2}]) {{
 """
 
 
-def _rows_of_eight(count: int) -> list[range]:
-    return [range(first, min(first + 8, count)) for first in range(0, count, 8)]
+def _rows(count: int, length: int) -> list[range]:
+    return [range(first, min(first + length, count)) for first in range(0, count, length)]
 
 
 def _operands(count: int, constraint: str) -> str:
-    """Accumulators 0 .. count-1 as operands of an asm statement."""
-    return ",\n          ".join(", ".join(f'"{constraint}"(rC[{i}])' for i in row) for row in _rows_of_eight(count))
+    """Accumulators 0 .. count-1 as operands of an asm statement, a line for the four of each 8 columns."""
+    return ",\n          ".join(", ".join(f'"{constraint}"(rC[{i}])' for i in row) for row in _rows(count, 4))
 
 
 def _wgmma_wrapper(n: int, array_n: int, dtype: DType, transposes: str) -> str:
@@ -114,8 +114,7 @@ def _wgmma_wrapper(n: int, array_n: int, dtype: DType, transposes: str) -> str:
     """
     count = n // 2
     registers = "\n".join(
-        f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"'
-        for row in _rows_of_eight(count)
+        f'        "{", ".join(f"%{i}" for i in row)}{", " if row[-1] < count - 1 else ""}"' for row in _rows(count, 8)
     )
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype.ptx}.{dtype.ptx}"
     array = f"float (&rC)[{array_n // 2}]"

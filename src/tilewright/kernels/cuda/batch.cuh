@@ -1,6 +1,6 @@
-// Which matrix of a batch a tile belongs to, and how TMA and pointers reach it. A batch has BATCH_DIMS dimensions beside
-// the two of its matrices: 0 (a single matrix: everything here is empty), 1, or 3 (two are three with one of extent 1).
-// Knows tensor-map coordinates; nothing of tiles.
+// Which matrix of a batch a tile belongs to, and how TMA and pointers reach it. A batch has BATCH_DIMS dimensions
+// beside the two of its matrices: 0 (a single matrix: everything here is empty), 1, or 3 (two are three with one of
+// extent 1). Knows tensor-map coordinates; nothing of tiles.
 #pragma once
 
 #include "config.cuh"
@@ -73,7 +73,8 @@ using Member = MemberOf<Config::BATCH_DIMS>;
 using Batch = BatchOf<Config::BATCH_DIMS>;
 
 // TMA's load of the box at (x, y) of one matrix: the instruction of the map's rank.
-DEVICE void load_box(uint32_t target, const TensorMap& map, int32_t x, int32_t y, const MemberOf<0>&, uint32_t barrier) {
+DEVICE void load_box(uint32_t target, const TensorMap& map, int32_t x, int32_t y, const MemberOf<0>&,
+                     uint32_t barrier) {
     ptx::cp_async_bulk_tensor_2d_load(target, map, x, y, barrier);
 }
 DEVICE void load_box(uint32_t target, const TensorMap& map, int32_t x, int32_t y, const MemberOf<1>& member,

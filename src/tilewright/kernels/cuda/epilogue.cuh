@@ -1,8 +1,8 @@
 // How a warp's accumulators leave: rounded to the output type, through the warp's own slots of shared memory, to out.
 //
-// A slot is STORE_ROWS rows of the tile, the part of a 64-row wgmma that one warp holds, and as many of its columns as one
-// TMA box takes. Each warp has room for some slots, shared with nobody, so the protocol is warp-wide. As many slots as
-// there is room for are a batch:
+// A slot is STORE_ROWS rows of the tile, the part of a 64-row wgmma that one warp holds, and as many of its columns as
+// one TMA box takes. Each warp has room for some slots, shared with nobody, so the protocol is warp-wide. As many slots
+// as there is room for are a batch:
 //
 //   step                    who          why
 //   wait_group.read 0       lane 0       the TMA stores of the batch before have read their slots (lane 0 issued them)
@@ -12,8 +12,8 @@
 //   __syncwarp              warp         all lanes have fenced
 //   TMA stores, commit      lane 0       run on while the warp goes to the next batch and the next tile
 //
-// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the batch back
-// and stores it row by row (row_store.cuh).
+// Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the batch
+// back and stores it row by row (row_store.cuh).
 #pragma once
 
 #include "batch.cuh"
@@ -28,9 +28,9 @@
 constexpr int STORE_ROWS = 16;  // rows of a 64-row wgmma that one warp holds
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 
-// The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are as
-// wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle or by
-// their length alone.
+// The columns of a tile that are stored (config.stored_n), those of its slots, and those that are multiplied. Slots are
+// as wide as config.store_columns says, so that rows of one below each other lie in different banks, by TMA's swizzle
+// or by their length alone.
 template <int COLUMNS_, int SLOT_COLUMNS_, int WARP_BYTES, int TILE_COLUMNS_ = COLUMNS_>
 struct StoreShape {
     static constexpr int TILE_COLUMNS = TILE_COLUMNS_;
@@ -139,8 +139,8 @@ DEVICE uint32_t pair_of(const uint32_t (&rounded)[COUNT], int i) {
     return rounded[i];
 }
 
-// Writes piece PIECE of the accumulators of one wgmma into a slot. Of the 8 columns of block j a lane holds row lane / 4 in
-// rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
+// Writes piece PIECE of the accumulators of one wgmma into a slot. Of the 8 columns of block j a lane holds row
+// lane / 4 in rC[4 j], rC[4 j + 1] and row lane / 4 + 8 in rC[4 j + 2], rC[4 j + 3].
 template <class Shape, int PIECE, class Values>
 DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
     constexpr int ROW_BYTES = Shape::ROW_BYTES;
@@ -202,8 +202,8 @@ DEVICE void write_slots(uint32_t slot, const Values& rC, uint32_t lane) {
     }
 }
 
-// Sends COUNT written pieces from PIECE on to out, at rows row .. and the tile's columns from `column` on: by TMA, which
-// clips what lies outside.
+// Sends COUNT written pieces from PIECE on to out, at rows row .. and the tile's columns from `column` on: by TMA,
+// which clips what lies outside.
 template <class Shape, int PIECE, int COUNT, class OutOfShape>
 DEVICE void send_slots(const TensorMap& map, const OutOfShape& out, uint32_t slot, int32_t row, int32_t column,
                        uint32_t lane) {
@@ -276,7 +276,7 @@ DEVICE void store_rows(uint32_t slots, const Values& rC, const OutOfShape& out, 
     }
 }
 
-// Before the CTA ends: lane 0 waits until every store it issued has read its slot, since shared memory ends with the CTA.
+// Before the CTA ends, and its shared memory with it: lane 0 waits until every store it issued has read its slot.
 DEVICE void finish_stores(uint32_t lane) {
     if constexpr (Config::OUT_THROUGH_TMA) {
         if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();

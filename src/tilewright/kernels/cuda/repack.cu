@@ -7,12 +7,13 @@
 //   source   ... |- - - - - - a b|c d e f g h - -| ...    two words at multiples of 16 bytes, `shift` = 12
 //   target       |a b c d e f g h|                        one
 //
-// Units. Of long rows eight lanes take a strip, 8 x STRIP chunks: the row's address, its shift and its place are found once
-// for STRIP chunks of a lane, which lie 128 bytes apart, a line of eight lanes. Rows shorter than that would leave lanes idle:
-// there the unit is a chunk and a lane (LONG_ROWS says which; the host decides for each operand). All units of a row, then
-// those of the next row and matrix, form one sequence. Group g of G takes those numbered g, g + G, g + 2 G, ...: neighbours in a
-// warp are neighbours in a row. A group's place is a number whose digits are the unit, the row, and the matrix in each
-// dimension of the batch; G has such digits too (the host's), so a step is an addition with carries and divides nothing.
+// Units. Of long rows eight lanes take a strip, 8 x STRIP chunks: the row's address, its shift and its place are found
+// once for STRIP chunks of a lane, which lie 128 bytes apart, a line of eight lanes. Rows shorter than that would leave
+// lanes idle: there the unit is a chunk and a lane (LONG_ROWS says which; the host decides for each operand). All units
+// of a row, then those of the next row and matrix, form one sequence. Group g of G takes those numbered g, g + G,
+// g + 2 G, ...: neighbours in a warp are neighbours in a row. A group's place is a number whose digits are the unit,
+// the row, and the matrix in each dimension of the batch; G has such digits too (the host's), so a step is an addition
+// with carries and divides nothing.
 //
 // Two operands share out the CTAs, as their chunks are many; no CTA has work of both.
 //
@@ -20,14 +21,14 @@
 // operand is touched, and no page that it does not touch. Bytes of a row's last chunk past the row's end, and those
 // between rows, mean nothing: TMA clips what lies past an extent.
 //
-// In flight: CHUNKS a thread. 4 CTAs of 256 threads an SM with 4 chunks each are 64 KiB (32 KiB an SM would do for DRAM's
-// latency: 4.8 TB/s x 0.8 us / 132), less while a thread is between its stores and its next loads. Second words are mostly
-// those of the next lane and hit the L1.
+// In flight: CHUNKS a thread. 4 CTAs of 256 threads an SM with 4 chunks each are 64 KiB (32 KiB an SM would do for
+// DRAM's latency: 4.8 TB/s x 0.8 us / 132), less while a thread is between its stores and its next loads. Second words
+// are mostly those of the next lane and hit the L1.
 //
-// Order. The product's kernel runs behind this one on the same stream; the end of a kernel makes its writes visible to the
-// TMA loads of the next. One with DEPENDENT_LAUNCH may start as soon as these CTAs leave it room, and waits for their end
-// before it touches memory; for any other the early word changes nothing. Limits, kept by kernels/repack.py: rows up to
-// 2^36 bytes, every extent below 2^32, groups below 2^31.
+// Order. The product's kernel runs behind this one on the same stream; the end of a kernel makes its writes visible to
+// the TMA loads of the next. One with DEPENDENT_LAUNCH may start as soon as these CTAs leave it room, and waits for
+// their end before it touches memory; for any other the early word changes nothing. Limits, kept by kernels/repack.py:
+// rows up to 2^36 bytes, every extent below 2^32, groups below 2^31.
 
 #include "base.cuh"
 #include "config.cuh"
@@ -95,7 +96,8 @@ struct Chunks {
     int32_t left;     // bytes of the row from the lane's first chunk on, no more than a strip; 0 or less: no chunk
     uint64_t target;  // of the first
 
-    DEVICE void load(const Matrices& matrices, const Place& place, uint32_t lane, uint64_t source_base, uint64_t target_base) {
+    DEVICE void load(const Matrices& matrices, const Place& place, uint32_t lane, uint64_t source_base,
+                     uint64_t target_base) {
         left = 0;
         if (!place.is_inside(matrices)) return;
         const uint64_t source = source_base + place.offset(matrices.source_strides) + lane * CHUNK_BYTES;

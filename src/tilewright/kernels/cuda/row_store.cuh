@@ -1,24 +1,24 @@
 // How rows of store slots leave where TMA cannot store them: to any element's address, by ordinary stores of 16 bytes.
 //
-// A warp has written 16 rows into slots beside each other (epilogue.cuh), each row from a multiple of 16 bytes on. In out
-// a row begins `phase` bytes past one, so a 16-byte chunk of out lies across two of the slots:
+// A warp has written 16 rows into slots beside each other (epilogue.cuh), each row from a multiple of 16 bytes on. In
+// out a row begins `phase` bytes past one, so a 16-byte chunk of out lies across two of the slots:
 //
 //   slots   |0 1 2 3 4 5 6 7|8 9 ...        |               |      a row of 16-bit values from its first chunk on
 //   out     |- - - 0 1 2 3 4|5 6 7 8 9 ...  |               |- -   phase = 6: the row's first value is the fourth
 //            ragged          whole chunks, one a lane         ragged
 //
 // Whole chunks. Lane c loads chunks c - 1 and c of the slots, 16 bytes each, shifts the 16 that belong together out of
-// them, and stores them at once. By how many words depends on the phase alone, which is the same for the warp, so that is
-// a branch that all lanes take alike and no choice of registers; the half word that is left is a funnel shift. Rows 8
-// apart have the same phase, whatever the pitch, and swizzles repeat after 8 rows: two such rows share addresses and
+// them, and stores them at once. By how many words depends on the phase alone, which is the same for the warp, so that
+// is a branch that all lanes take alike and no choice of registers; the half word that is left is a funnel shift. Rows
+// 8 apart have the same phase, whatever the pitch, and swizzles repeat after 8 rows: two such rows share addresses and
 // branch. Up to 16 chunks long they are stored together, each by half a warp; longer ones after each other.
 //
-// Ragged ends. A lane an end, 16 rows at once: up to 14 bytes as 2, 4 and 8, each at a multiple of itself. Where rows are
-// shorter than a chunk, in the last columns of out, they are stored by elements.
+// Ragged ends. A lane an end, 16 rows at once: up to 14 bytes as 2, 4 and 8, each at a multiple of itself. Where rows
+// are shorter than a chunk, in the last columns of out, they are stored by elements.
 //
-// Banks. Of a quarter of a warp, whose 8 chunks make a wavefront, no two meet in a bank where a batch is one slot or slots
-// are 128 bytes wide; slots of 64 bytes beside each other meet up to twice, of 32 four times. The ends of a row are read
-// by elements, 16 rows below each other: up to 4 ways, in 7 loads a batch.
+// Banks. Of a quarter of a warp, whose 8 chunks make a wavefront, no two meet in a bank where a batch is one slot or
+// slots are 128 bytes wide; slots of 64 bytes beside each other meet up to twice, of 32 four times. The ends of a row
+// are read by elements, 16 rows below each other: up to 4 ways, in 7 loads a batch.
 #pragma once
 
 #include "base.cuh"
@@ -55,11 +55,14 @@ struct OutRows {
 };
 
 // The bytes of a pointer past a multiple of 16.
-DEVICE uint32_t phase_of(const char* address) { return static_cast<uint32_t>(reinterpret_cast<uint64_t>(address)) % 16; }
+DEVICE uint32_t phase_of(const char* address) {
+    return static_cast<uint32_t>(reinterpret_cast<uint64_t>(address)) % 16;
+}
 
 // The chunk that begins WORDS words and `half_bits` / 16 half words before the second of two.
 template <int SIZE, int WORDS>
-DEVICE void shift_out(const uint32_t (&before)[4], const uint32_t (&here)[4], uint32_t half_bits, uint32_t (&chunk)[4]) {
+DEVICE void shift_out(const uint32_t (&before)[4], const uint32_t (&here)[4], uint32_t half_bits,
+                      uint32_t (&chunk)[4]) {
     const uint32_t words[8] = {before[0], before[1], before[2], before[3], here[0], here[1], here[2], here[3]};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -158,8 +161,8 @@ DEVICE void store_ragged_ends(uint32_t slots, const OutRows& out, uint32_t lane)
     }
     if (count & 8) {
         const uint32_t at = begin + (is_right ? 0 : count & 6);
-        ptx::st_global_v2_u32(reinterpret_cast<uint64_t>(target + at), word_at<SIZE, Slots>(slots, step, at),
-                              word_at<SIZE, Slots>(slots, step, at + 4));
+        const uint32_t words[2] = {word_at<SIZE, Slots>(slots, step, at), word_at<SIZE, Slots>(slots, step, at + 4)};
+        ptx::st_global_v2_u32(reinterpret_cast<uint64_t>(target + at), words);
     }
 }
 

@@ -27,10 +27,11 @@ using Tile = TileOf<(Config::BATCH_DIMS > 0)>;
 
 // What the host tells of the walk, at run time: another order needs no compile.
 //
-//   group    group_m rows, all columns: walked from left to right, the tiles in flight are a patch that is nearly square,
-//            which reads the fewest different rows of a and columns of b (L2, DRAM)
-//   square   square_m rows x square_n columns of a group: walked down the columns. Neighbours in the walk are neighbours
-//            on the chip (a GPC has 16 or 18 SMs), and their equal reads are merged on their way: of both operands
+//   group    group_m rows, all columns: walked from left to right, the tiles in flight are a patch that is nearly
+//            square, which reads the fewest different rows of a and columns of b (L2, DRAM)
+//   square   square_m rows x square_n columns of a group: walked down the columns. Neighbours in the walk are
+//            neighbours on the chip (a GPC has 16 or 18 SMs), and their equal reads are merged on their way: of both
+//            operands
 //
 // One square as high as the group and as wide as out: the group is walked down its columns.
 struct Walk {

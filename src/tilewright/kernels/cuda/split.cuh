@@ -1,27 +1,27 @@
 // How the CTAs of a cluster add up a tile of which each has multiplied a part of k.
 //
-// SPLIT_K CTAs share every tile. The one of rank r multiplies k tiles r T / SPLIT_K .. (r + 1) T / SPLIT_K - 1 of T, from a
-// ring of its own. The columns of the tile are dealt out: rank r < RECEIVERS adds up and stores STORED_N of them.
+// SPLIT_K CTAs share every tile. The one of rank r multiplies k tiles r T / SPLIT_K .. (r + 1) T / SPLIT_K - 1 of T,
+// from a ring of its own. The columns of the tile are dealt out: rank r < RECEIVERS adds up and stores STORED_N.
 //
 //             columns, in shares of STORED_N           Each consumer warp works on the 16 rows it always has, with the
 //   rank 0   [ 0 -> rank 0 ][ 1 -> rank 1 ] ...        warps of the same number in the other CTAs and with nobody else:
 //   rank 1   [ 0 -> rank 0 ][ 1 -> rank 1 ] ...        it sends its accumulators of share r to that warp of rank r.
 //
-//   barrier, one a warp  filled by                        completes after                  read by
-//   full                 st.async of this warp's          1 arrival (lane 0, expect_tx)    the warp, if its rank receives
-//                        namesakes in all CTAs            and SPLIT_K x SHARE_BYTES
-//   empty                this warp's namesakes have       one arrival of each of the       the warp, before it sends again
-//                        added up what it has sent        RECEIVERS
+//   barrier, one a warp  filled by                    completes after                  read by
+//   full                 st.async of this warp's      1 arrival (lane 0, expect_tx)    the warp, if its rank receives
+//                        namesakes in all CTAs        and SPLIT_K x SHARE_BYTES
+//   empty                this warp's namesakes have   one arrival of each of the       the warp, before it sends again
+//                        added up what it has sent    RECEIVERS
 //
-// st.async writes into another CTA's shared memory and counts its bytes on a barrier there, as TMA does: neither a fence
-// nor a release at cluster scope is needed, which costs a MEMBAR.ALL.GPU, and nobody reads another CTA's memory, which
-// costs a round trip. Bytes may land before lane 0 has announced them: the phase waits for that arrival. Those of the next
-// tile cannot: their senders wait for `empty`. An arrival on `empty` hands no ordinary write over, so it has no scope
-// (ptx::mbarrier_arrive_cluster says why). Sums are made in the order of ranks: the same bits in every run.
+// st.async writes into another CTA's shared memory and counts its bytes on a barrier there, as TMA does: neither a
+// fence nor a release at cluster scope is needed, which costs a MEMBAR.ALL.GPU, and nobody reads another CTA's memory,
+// which costs a round trip. Bytes may land before lane 0 has announced them: the phase waits for that arrival. Those of
+// the next tile cannot: their senders wait for `empty`. An arrival on `empty` hands no ordinary write over, so it has
+// no scope (ptx::mbarrier_arrive_cluster says why). Sums are made in the order of ranks: the same bits in every run.
 //
-// Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are the
-// lane's four values of a block of 8 columns, as wgmma deals them out; full[warp], empty[warp]. A warp's accesses to it
-// are 512 bytes on end, so no bank is hit twice in a phase.
+// Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are
+// the lane's four values of a block of 8 columns, as wgmma deals them out; full[warp], empty[warp]. A warp's accesses
+// to it are 512 bytes on end, so no bank is hit twice in a phase.
 #pragma once
 
 #include "config.cuh"
@@ -53,7 +53,8 @@ struct Partials {
     alignas(8) uint64_t full[Config::CONSUMERS * WARPGROUP_WARPS];
     alignas(8) uint64_t empty[Config::CONSUMERS * WARPGROUP_WARPS];
 };
-static_assert(Config::SPLIT_K == 1 || sizeof(Partials) == Config::PARTIAL_BYTES, "config.partial_bytes and Partials agree");
+static_assert(Config::SPLIT_K == 1 || sizeof(Partials) == Config::PARTIAL_BYTES,
+              "config.partial_bytes and Partials agree");
 static_assert(Config::SPLIT_K == 1 || RECEIVERS <= Config::SPLIT_K, "config.stored_n gives each share a CTA");
 
 // One thread, before anybody uses the barriers.
@@ -94,8 +95,8 @@ public:
 #pragma unroll
                 for (int i = 0; i < SHARE_BLOCKS; ++i) {  // (16, 8) fp32
                     const float* r = &rC[block][4 * (receiver * SHARE_BLOCKS + i)];
-                    ptx::st_async_v4_f32(target + (block * SHARE_BLOCKS + i) * BLOCK_OF_WARP_BYTES, r[0], r[1], r[2], r[3],
-                                         barrier);
+                    const uint32_t place = target + (block * SHARE_BLOCKS + i) * BLOCK_OF_WARP_BYTES;
+                    ptx::st_async_v4_f32(place, r[0], r[1], r[2], r[3], barrier);
                 }
             }
         }
@@ -130,8 +131,8 @@ public:
     // On to the next tile, whether this CTA received or not.
     DEVICE void advance() { parity ^= 1; }
 
-    // Before the CTA ends, and its shared memory with it: all arrivals on `empty` have been made. What was sent to this CTA
-    // has been waited for. So the cluster needs no barrier at its end.
+    // Before the CTA ends, and its shared memory with it: all arrivals on `empty` have been made. What was sent to this
+    // CTA has been waited for. So the cluster needs no barrier at its end.
     DEVICE void finish() { wait(empty, parity ^ 1); }
 
 private:

@@ -1,5 +1,5 @@
-// Adds the slices of a product in their order, and rounds once: out = slice 0 + slice 1 + ... (hopper_gemm.cu made them,
-// each the product of one part of k).
+// Adds the slices of a product in their order, and rounds once: out = slice 0 + slice 1 + ... (hopper_gemm.cu made
+// them, each the product of one part of k).
 //
 // Chunks. A slice is rows of fp32, each at a multiple of 16 bytes, one behind the other without a gap but for the bytes
 // behind a row that fill it up; so chunk c of 4 values lies 16 c bytes from the slice's first, whatever its row:
@@ -7,18 +7,18 @@
 //   slice   |row 0: 0 1 2 3|4 5 6 -|row 1: 0 1 2 3|4 5 6 -| ...    a row of 7 values: 2 chunks
 //   out     |row 0: 0 1 2 3 4 5 6|  gap  |row 1: ...               any pitch, any element's address
 //
-// Thread t of T adds chunks t, t + T, t + 2 T, ... of all slices. Neighbours in a warp are neighbours in memory. A chunk
-// is one chain of additions from slice 0 up, so the bits of out depend on nothing but the slices.
+// Thread t of T adds chunks t, t + T, t + 2 T, ... of all slices. Neighbours in a warp are neighbours in memory. A
+// chunk is one chain of additions from slice 0 up, so the bits of out depend on nothing but the slices.
 //
 // In flight: 4 CTAs of 128 threads an SM with up to AT_ONCE chunks each are 128 KiB; small outs have fewer threads, and
 // want the more chunks of each: (256, 256) is 16,384 chunks, 124 threads an SM, 31 KiB.
 //
-// Stores. A whole chunk whose place in out is a multiple of its size is one store; others go value by value. What a row's
-// last chunk holds behind the row's end means nothing and is not stored.
+// Stores. A whole chunk whose place in out is a multiple of its size is one store; others go value by value. What a
+// row's last chunk holds behind the row's end means nothing and is not stored.
 //
-// Order. All threads wait for the product's kernel first (griddepcontrol.wait; no more than a word where the launch is no
-// dependent one), and make way at once for whatever depends on this one, which waits for its end in the same way. The
-// slices are no constants of this launch, so no load may take the read-only way.
+// Order. All threads wait for the product's kernel first (griddepcontrol.wait; no more than a word where the launch is
+// no dependent one), and make way at once for whatever depends on this one, which waits for its end in the same way.
+// The slices are no constants of this launch, so no load may take the read-only way.
 //
 // Limits, kept by config.violations: slices are 2^30 bytes together, so chunks are counted in 32 bits.
 
@@ -83,7 +83,8 @@ DEVICE void store(const float (&sum)[CHUNK], uint64_t target, uint32_t count) {
         } else {
 #pragma unroll
             for (uint32_t i = 0; i < CHUNK; ++i) {
-                if (i < count) reinterpret_cast<uint16_t*>(target)[i] = static_cast<uint16_t>(pairs[i / 2] >> i % 2 * 16);
+                const uint32_t bits = pairs[i / 2] >> i % 2 * 16;
+                if (i < count) reinterpret_cast<uint16_t*>(target)[i] = static_cast<uint16_t>(bits);
             }
         }
     }

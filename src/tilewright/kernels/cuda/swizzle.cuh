@@ -9,8 +9,8 @@ constexpr int ATOM_BYTES = 1024;    // 8 such rows: the period of the pattern
 
 // The offset in a tile of rows of ROW_BYTES that a plain offset has under the swizzle of that width: the number of the
 // 16-byte chunk is XORed with the number of the 128-byte line, modulo the chunks of a row. Width 16 is no swizzle.
-// The tile starts at a multiple of the pattern's period. Source: PTX ISA, tensor swizzle modes. Rows of an odd number of
-// chunks need none: chunk c of eight rows below each other lies in eight different quarters of a 128-byte line.
+// The tile starts at a multiple of the pattern's period. Source: PTX ISA, tensor swizzle modes. Rows of an odd number
+// of chunks need none: chunk c of eight rows below each other lies in eight different quarters of a 128-byte line.
 template <int ROW_BYTES>
 DEVICE uint32_t swizzled(uint32_t offset) {
     if constexpr (ROW_BYTES % 32 == 16) {

@@ -1,8 +1,8 @@
-// How a warp's accumulators leave where out is column-major as it is computed (config.swap): the slots of epilogue.cuh, with
-// rows and columns exchanged.
+// How a warp's accumulators leave where out is column-major as it is computed (config.swap): the slots of epilogue.cuh,
+// with rows and columns exchanged.
 //
-// A slot has a row for each column of the tile, SLOT_COLUMNS of them, of the 16 values that the warp holds of that column:
-// neighbours in out. 32 bytes of 16-bit values or 64 of fp32, under TMA's swizzle of that width.
+// A slot has a row for each column of the tile, SLOT_COLUMNS of them, of the 16 values that the warp holds of that
+// column: neighbours in out. 32 bytes of 16-bit values or 64 of fp32, under TMA's swizzle of that width.
 #pragma once
 
 #include "config.cuh"
@@ -17,7 +17,8 @@ DEVICE uint32_t transposed_offset(uint32_t row, uint32_t column) {
 }
 
 // Writes BLOCKS blocks of 8 columns, rounded to pairs: of block j pairs[2 j] holds the lane's two of rows 0..7, and
-// pairs[2 j + 1] of rows 8..15. Eight rows of 16 bytes a phase lie in eight quarters of two lines: no bank is hit twice.
+// pairs[2 j + 1] of rows 8..15. Eight rows of 16 bytes a phase lie in eight quarters of two lines, so no bank
+// is hit twice.
 template <int BLOCKS>
 DEVICE void write_transposed(uint32_t slot, const uint32_t (&pairs)[2 * BLOCKS], uint32_t lane) {
     const uint32_t upper = lane / 8 % 2 * 8;             // matrices 0 and 2: rows 0..7; 1 and 3: rows 8..15
@@ -33,8 +34,8 @@ DEVICE void write_transposed(uint32_t slot, const uint32_t (&pairs)[2 * BLOCKS],
     }
 }
 
-// The same of fp32: 4 bytes a lane. Of a phase's 4 columns and 8 rows two words meet in a bank (2-way), since every lane
-// stores the even column of its two first.
+// The same of fp32: 4 bytes a lane. Of a phase's 4 columns and 8 rows two words meet in a bank (2-way), since every
+// lane stores the even column of its two first.
 template <int BLOCKS>
 DEVICE void write_transposed(uint32_t slot, const float* rC, uint32_t lane) {
 #pragma unroll

@@ -25,8 +25,8 @@ DEVICE void send_lines(const Out& out, uint32_t slot, int32_t row, int32_t colum
     }
 }
 
-// Stores one warp's part of one wgmma: rows row .. row + 15 of out, columns column .. column + TILE_N - 1. `slot` counts
-// on from call to call, 0 .. ROOM-1.
+// Stores one warp's part of one wgmma: rows row .. row + 15 of out, columns column .. column + TILE_N - 1. `slot`
+// counts on from call to call, 0 .. ROOM-1.
 template <int PIECE = 0>
 DEVICE void store_lines(uint32_t slots, uint32_t& slot, const Fragment& rC, const Out& out, int32_t row, int32_t column,
                         uint32_t lane) {

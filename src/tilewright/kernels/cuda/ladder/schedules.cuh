@@ -44,9 +44,9 @@ private:
     uint32_t index;
 };
 
-// Along a Hilbert curve: near in time is near in out at every scale, so no height of a group has to be chosen. A step of
-// the curve is a few hundred instructions, each waiting for the one before: so the CTA's threads compute one tile each
-// when it starts, side by side, and to go on is one load from shared memory.
+// Along a Hilbert curve: near in time is near in out at every scale, so no height of a group has to be chosen. A step
+// of the curve is a few hundred instructions, each waiting for the one before: so the CTA's threads compute one tile
+// each when it starts, side by side, and to go on is one load from shared memory.
 class HilbertSchedule {
 public:
     // Rows in clusters and columns of a CTA's tiles, in order; NO_TILE after the last one.

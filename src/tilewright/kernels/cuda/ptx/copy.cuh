@@ -14,7 +14,8 @@ DEVICE void prefetch_tensormap(const TensorMap& map) {
 // memory in the map's swizzle; elements outside the matrix land as zero; all bytes of the box are then counted on
 // `barrier` (complete_tx). x times the element size must be a multiple of 16 bytes (measured, H200: else illegal
 // instruction). Writes through the async proxy.
-DEVICE void cp_async_bulk_tensor_2d_load(uint32_t target, const TensorMap& map, int32_t x, int32_t y, uint32_t barrier) {
+DEVICE void cp_async_bulk_tensor_2d_load(uint32_t target, const TensorMap& map, int32_t x, int32_t y,
+                                         uint32_t barrier) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
         ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(barrier)
@@ -36,7 +37,8 @@ DEVICE void cp_async_bulk_tensor_2d_load_multicast(uint32_t target, const Tensor
 DEVICE void cp_async_bulk_tensor_3d_load(uint32_t target, const TensorMap& map, int32_t x, int32_t y, int32_t z,
                                          uint32_t barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3, %4}], [%5];"
         ::"r"(target), "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
         : "memory");
 }

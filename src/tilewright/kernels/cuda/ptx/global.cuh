@@ -1,4 +1,4 @@
-// Loads and stores of global memory that C++ has no words for: one wrapper, one instruction, named as the PTX ISA names it.
+// Loads and stores of global memory that C++ has no words for: one wrapper, one instruction, with the PTX ISA's name.
 #pragma once
 
 #include "base.cuh"
@@ -11,11 +11,6 @@ DEVICE void ld_global_cs_v4_u32(uint64_t address, uint32_t (&words)[4]) {
                  : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
                  : "l"(address)
                  : "memory");
-}
-
-// PTX ISA, st.global.v2: 8 bytes, 8-byte aligned.
-DEVICE void st_global_v2_u32(uint64_t address, uint32_t first, uint32_t second) {
-    asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(address), "r"(first), "r"(second) : "memory");
 }
 
 // PTX ISA, st.global.v4: 16 bytes, 16-byte aligned.

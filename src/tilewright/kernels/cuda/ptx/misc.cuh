@@ -58,12 +58,12 @@ DEVICE uint32_t shf_l_wrap(uint32_t low, uint32_t high, uint32_t amount) {
     return found;
 }
 
-// PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote is
-// visible. Where there are none it does nothing.
+// PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote
+// is visible. Where there are none it does nothing.
 DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// PTX ISA, griddepcontrol.launch_dependents: a launch that depends on this one may start once every CTA has said so or has
-// ended. It orders no memory.
+// PTX ISA, griddepcontrol.launch_dependents: a launch that depends on this one may start once every CTA has said so or
+// has ended. It orders no memory.
 DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // PTX ISA, trap: ends the grid with an error that the host sees.

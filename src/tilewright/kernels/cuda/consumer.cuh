@@ -1,0 +1,326 @@
+// The role of a consumer: wgmma on slot after slot, then the tile's accumulators on their way to out (epilogue.cuh).
+// The protocol that it keeps with the producer, and consumers with each other, stands at the head of hopper_gemm.cu.
+#pragma once
+
+#include "batch.cuh"
+#include "config.cuh"
+#include "epilogue.cuh"
+#include "pipeline.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/copy.cuh"
+#include "ptx/misc.cuh"
+#include "ptx/wgmma.cuh"
+#include "ring.cuh"
+#include "schedule.cuh"
+#include "split.cuh"
+#include "swizzle.cuh"
+#include "wgmma_mma_async.cuh"
+
+constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
+// Barriers of the CTA beside __syncthreads: PINGPONG's turns.
+enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
+constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
+
+// One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
+template <class Ring>
+DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
+    if constexpr (Config::SHARING == 1) {
+        if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
+    } else {
+        if (lane < Config::SHARING) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+    }
+}
+
+using Accumulators = Fragment[Config::WGMMAS_M];
+
+// PINGPONG: waits until it is this consumer's turn to multiply.
+DEVICE void await_turn(uint32_t consumer_index) {
+    if (consumer_index == 0) {
+        ptx::barrier_sync<TURN_OF_0, TURN_THREADS>();
+    } else {
+        ptx::barrier_sync<TURN_OF_1, TURN_THREADS>();
+    }
+}
+
+// PINGPONG: this consumer has seen its last full slot; the other may start.
+DEVICE void pass_turn(uint32_t consumer_index) {
+    if (consumer_index == 0) {
+        ptx::barrier_arrive<TURN_OF_1, TURN_THREADS>();
+    } else {
+        ptx::barrier_arrive<TURN_OF_0, TURN_THREADS>();
+    }
+}
+
+// What a consumer multiplies from: a ring, its rows of a and b in every slot, and the slot that is read next.
+template <class Ring_>
+struct Source {
+    using Ring = Ring_;
+    const Ring ring;
+    const uint64_t a;  // descriptor of its first row block in slot 0
+    const uint64_t b;
+    PipelineState<Ring::SLOTS> state{0, 0};
+
+    DEVICE Source(const Ring& the_ring, uint32_t a_offset)
+        : ring(the_ring),
+          a(descriptor<Config::A_K_MAJOR>(the_ring.a_at(0) + a_offset)),
+          b(descriptor<Config::B_K_MAJOR>(the_ring.b_at(0))) {}
+
+    // Waits for the slot at hand.
+    DEVICE void await_slot() const {
+        wait(ring.full_at(state.index), state.parity);
+        ptx::wgmma_fence();
+    }
+
+    // The tile that the slot at hand begins: all lanes have read it before one of them releases the slot.
+    DEVICE Tile begun_tile() const {
+        const Tile tile = ring.tile_at(state.index);
+        __syncwarp();
+        return tile;
+    }
+
+private:
+    template <bool K_MAJOR>
+    DEVICE static uint64_t descriptor(uint32_t address) {
+        return K_MAJOR ? k_major_descriptor(address) : mn_major_descriptor(address, PANEL_BYTES);
+    }
+};
+
+// Issues the wgmmas of row blocks FIRST .. FIRST + COUNT - 1 on the slot at hand, to be committed; N wide, in the first
+// accumulators of rC. `STARTS`: of a tile, so there is nothing to add to.
+template <int N, int FIRST, int COUNT, bool STARTS, class From>
+DEVICE void issue(const From& source, Accumulators& rC) {
+    constexpr uint32_t A_STEP = Config::A_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP;
+    constexpr uint32_t B_STEP = Config::B_K_MAJOR ? K_MAJOR_STEP : MN_MAJOR_STEP;
+    constexpr uint32_t A_BLOCK = BLOCK_BYTES / 16;                 // the next 64 rows, in the descriptor's units
+    const uint32_t offset = source.state.index * (From::Ring::SLOT_BYTES / 16);
+    const uint64_t a = moved(source.a, offset);  // (WGMMAS_M x 64, TILE_K)
+    const uint64_t b = moved(source.b, offset);  // (N, TILE_K)
+#pragma unroll
+    for (int step = 0; step < K_STEPS; ++step) {
+#pragma unroll
+        for (int block = FIRST; block < FIRST + COUNT; ++block) {  // (64, N) += (64, 16) x (16, N)
+            const uint64_t a_step = moved(a, block * A_BLOCK + step * A_STEP);
+            const uint64_t b_step = moved(b, step * B_STEP);
+            if (STARTS && step == 0) {
+                ptx::wgmma_mma_async_first<N>(rC[block], a_step, b_step);
+            } else {
+                ptx::wgmma_mma_async<N>(rC[block], a_step, b_step, true);
+            }
+        }
+    }
+}
+
+// One consumer warpgroup: tile after tile, multiply and store.
+class Consumer {
+public:
+    DEVICE Consumer(Shared& the_shared, const Out& the_out, const OutTail& the_out_tail, const Batch& the_batch,
+                    const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
+        : shared(the_shared),
+          out(the_out),
+          out_tail(the_out_tail),
+          batch(the_batch),
+          num_k_tiles(k_tiles),
+          index(consumer_index),
+          warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
+          lane(threadIdx.x % WARP_THREADS),
+          reduction(partials, consumer_index * WARPGROUP_WARPS + warp, lane, cta_rank) {}
+
+    DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
+        Source<WideRing> wide(WideRing(shared, 0), first_block() * BLOCK_BYTES);
+        if constexpr (Config::STAGGERED) {
+            run_staggered(wide, out_tail, num_wide, num_narrow);
+        } else if constexpr (Config::PINGPONG) {
+            run_in_turns(wide, num_wide);
+        } else {
+            for (uint32_t i = 0; i < num_wide; ++i) compute(wide, out, [] {});
+            if constexpr (Config::TAIL_N > 0) {
+                if (num_narrow > 0) leave_store_slots();
+                Source<NarrowRing> narrow(NarrowRing(shared, Config::STAGES), first_block() * BLOCK_BYTES);
+                for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});
+            }
+        }
+        if constexpr (Config::SPLIT_K > 1) reduction.finish();
+        finish_stores(lane);
+    }
+
+private:
+    // Row blocks of a tile before this consumer's: with PINGPONG it has them all.
+    DEVICE uint32_t first_block() const { return Config::PINGPONG ? 0 : index * Config::WGMMAS_M; }
+
+    // The first of the 16 rows that this warp holds of a row block of its own.
+    DEVICE int32_t row_of(const Tile& tile, int block) const {
+        return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
+    }
+
+    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is
+    // found out here: before, the accumulators leave no registers for it.
+    template <class Values, class OutOfShape>
+    DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
+        const uint32_t slots = store_slots<typename OutOfShape::Shape>();
+        if (row < to.m) store_rows(slots, values, matrix_of(to, batch, matrix), row, column, lane);  // (16, TILE_N)
+    }
+
+    // This warp's store slots: for a wide tile, and for a narrow one, once the stores of all wide ones have left them.
+    template <class Shape>
+    DEVICE uint32_t store_slots() const {
+        if constexpr (Config::TAIL_N > 0 && Shape::COLUMNS == Config::TAIL_N) {
+            wait(shared_address(&shared.stored), 0);
+            return shared_address(shared.operands) + NARROW_RING_BYTES + warp_of_cta() * Config::TAIL_STORE_WARP_BYTES;
+        } else {
+            return shared_address(shared.operands) + WIDE_RING_BYTES + warp_of_cta() * Config::STORE_WARP_BYTES;
+        }
+    }
+    DEVICE uint32_t warp_of_cta() const { return index * WARPGROUP_WARPS + warp; }  // of the consumers'
+
+    // This warp stores no more wide tiles: its slots have been read, and its own accesses come before the asynchronous
+    // ones of the loads that follow there.
+    DEVICE void leave_store_slots() const {
+        ptx::fence_proxy_async_shared_cta();
+        finish_stores(lane);
+        if (lane == 0) ptx::mbarrier_arrive(shared_address(&shared.stored));
+    }
+
+    // A whole tile, then its stores: one after the other. `all_seen` is called after the wait for its last full slot.
+    template <class From, class OutOfShape, class AllSeen>
+    DEVICE void compute(From& source, const OutOfShape& to, AllSeen all_seen) {
+        Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
+        constexpr int N = OutOfShape::Shape::TILE_COLUMNS;
+        source.await_slot();
+        issue<N, 0, Config::WGMMAS_M, true>(source, rC);
+        ptx::wgmma_commit_group();
+        const Tile tile = source.begun_tile();
+        uint32_t previous = source.state.index;
+        source.state.advance();
+        for (int32_t k_tile = 1; k_tile < num_k_tiles; ++k_tile) {
+            source.await_slot();
+            issue<N, 0, Config::WGMMAS_M, false>(source, rC);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<1>();
+            release(source.ring, previous, lane);
+            previous = source.state.index;
+            source.state.advance();
+        }
+        all_seen();
+        ptx::wgmma_wait_group<0>();
+#pragma unroll
+        for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
+        release(source.ring, previous, lane);
+        if constexpr (Config::SPLIT_K == 1) {
+            store_blocks(rC, to, tile, tile.n);
+        } else {
+            reduction.send(rC);
+            if (reduction.receives()) {
+                Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
+                reduction.receive(sums);
+                store_blocks(sums, to, tile, tile.n + reduction.first_column());
+            }
+            reduction.advance();
+        }
+    }
+
+    // All row blocks of a tile, columns from `column` on.
+    template <class Blocks, class OutOfShape>
+    DEVICE void store_blocks(const Blocks& blocks, const OutOfShape& to, const Tile& tile, int32_t column) {
+#pragma unroll
+        for (int block = 0; block < Config::WGMMAS_M; ++block) {
+            store(blocks[block], to, tile.matrix(), row_of(tile, block), column);
+        }
+    }
+
+    // PINGPONG: every second tile.
+    DEVICE void run_in_turns(Source<WideRing>& source, uint32_t num_tiles) {
+        for (uint32_t i = 0; i < num_tiles; ++i) {
+            if (i % Config::CONSUMERS != index) {
+                source.state.skip(num_k_tiles);
+                continue;
+            }
+            if (i > 0) await_turn(index);
+            compute(source, out, [&] {
+                if (i + 1 < num_tiles) pass_turn(index);
+            });
+        }
+    }
+
+    // STAGGERED: a tile of two row blocks, with the stores hidden. Block 0 runs ahead of block 1 by one slot at both
+    // ends: the block 1 of the tile before is stored while the block 0 of this one is multiplied, and block 0 while
+    // block 1 is.
+    //
+    //   tensor cores | block 0, first slot | block 1, first | both, slot after slot | block 0, last | block 1, last |
+    //   warps        | store `kept`        |                |                       |               | store block 0 |
+    //
+    // Block 1 is kept, rounded: registers that wgmma has written may not be read while another wgmma is in flight
+    // across a loop (ptxas would wait for all, C7517). At least two slots. What was kept goes to `from`, this tile to
+    // `to`; `begun` is called once both blocks multiply.
+    template <class Slots, class From, class To, class Begun>
+    DEVICE void compute_staggered(Slots& source, Kept& kept, const From& from, const To& to, Begun begun) {
+        constexpr int N = To::Shape::COLUMNS;
+        Accumulators rC;  // (2 x 64, N) fp32 over the warpgroup
+        source.await_slot();
+        issue<N, 0, 1, true>(source, rC);
+        ptx::wgmma_commit_group();
+        const Tile tile = source.begun_tile();
+        store(kept.values, from, kept.matrix, kept.m, kept.n);
+        ptx::wgmma_fence();
+        issue<N, 1, 1, true>(source, rC);
+        ptx::wgmma_commit_group();
+        begun();
+        uint32_t previous = source.state.index;
+        source.state.advance();
+        for (int32_t k_tile = 2; k_tile < num_k_tiles; ++k_tile) {
+            source.await_slot();
+            issue<N, 0, 2, false>(source, rC);
+            ptx::wgmma_commit_group();
+            ptx::wgmma_wait_group<1>();
+            release(source.ring, previous, lane);
+            previous = source.state.index;
+            source.state.advance();
+        }
+        source.await_slot();
+        issue<N, 0, 1, false>(source, rC);
+        ptx::wgmma_commit_group();
+        issue<N, 1, 1, false>(source, rC);
+        ptx::wgmma_commit_group();
+        ptx::wgmma_wait_group<1>();
+        keep_below(rC[0]);
+        release(source.ring, previous, lane);
+        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);
+        ptx::wgmma_wait_group<0>();
+        keep_below(rC[1]);
+        release(source.ring, source.state.index, lane);
+        source.state.advance();
+        keep<N>(kept, rC[1]);
+        kept.m = row_of(tile, 1);
+        kept.n = tile.n;
+        kept.matrix = tile.matrix();
+    }
+
+    // All tiles. A template, so that it need not be there for an fp32 out.
+    template <class Tail>
+    DEVICE void run_staggered(Source<WideRing>& wide, const Tail& tail, uint32_t num_wide, uint32_t num_narrow) {
+        Kept kept;
+        kept.m = out.m;  // past the end: nothing is kept yet
+        kept.n = 0;
+        kept.matrix = 0;
+        for (uint32_t i = 0; i < num_wide; ++i) compute_staggered(wide, kept, out, out, [] {});
+        if constexpr (Config::TAIL_N > 0) {
+            if (num_narrow > 0) {
+                Source<NarrowRing> narrow(NarrowRing(shared, Config::STAGES), first_block() * BLOCK_BYTES);
+                compute_staggered(narrow, kept, out, tail, [this] { leave_store_slots(); });
+                for (uint32_t i = 1; i < num_narrow; ++i) compute_staggered(narrow, kept, tail, tail, [] {});
+                store(kept.values, tail, kept.matrix, kept.m, kept.n);
+                return;
+            }
+        }
+        store(kept.values, out, kept.matrix, kept.m, kept.n);
+    }
+
+    const Shared& shared;
+    const Out& out;
+    const OutTail& out_tail;
+    const Batch& batch;
+    const int32_t num_k_tiles;
+    const uint32_t index;  // 0 .. CONSUMERS-1
+    const uint32_t warp;   // of the warpgroup
+    const uint32_t lane;
+    Reduction reduction;
+};

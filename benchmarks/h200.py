@@ -254,7 +254,7 @@ def single_part(part: str, options: argparse.Namespace) -> list[Row]:
 def repeats_part(options: argparse.Namespace) -> list[Row]:
     """Every group of products in a child of its own."""
     found: list[Row] = []
-    for group in repeats.groups():
+    for group in options.groups.split(",") if options.groups else repeats.groups():
         rows, status, output = run_child(["--child", "repeats", "--group", group], options.limit_s)
         if status != "ok":
             rows.append({"kind": "child", "group": group, "status": status, "why": output[-2000:]})
@@ -431,6 +431,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--tuned-from", type=Path, metavar="TIME.JSON", help="race the finalists of these rows only")
     options.add_argument("--jobs", type=int, default=4, help="checking children at a time")
     options.add_argument("--limit-s", type=float, default=150.0, help="time limit of one child")
+    options.add_argument("--groups", default="", help=f"of --repeats: some of {', '.join(repeats.groups())}")
     options.add_argument("--group", choices=repeats.groups(), help=argparse.SUPPRESS)
     options.add_argument("--rung", default="", help=argparse.SUPPRESS)
     options.add_argument("--child", choices=(*PARTS, "facts"), help=argparse.SUPPRESS)

@@ -320,7 +320,8 @@ def test_every_swizzle_is_right_for_both_types(tile_n: int, b_major: Any, dtype:
 def test_eight_rows_are_right_for_every_n_about_the_tiles() -> None:
     """B086: one tile of n, many, and one column more or less, with the config that is chosen for the real shape."""
     config = tilewright.plan(packed(8, 12288, 8192), device=H200).config
-    for n in (8, config.tile_n - 8, config.tile_n, config.tile_n + 1, 3 * config.tile_n, 5 * config.tile_n + 8):
+    width = config.tile_m if config.swap else config.tile_n  # of a tile along n
+    for n in (8, width - 8, width, width + 1, 3 * width, 5 * width + 8):
         exact(packed(8, n, 200), config.replace(group_m=1), 3)
 
 

@@ -81,6 +81,13 @@ INTEGER: dict[str, Callable[[int, int], int]] = {
     "lop3.b32 %r9, %r1, %r2, 255, 0xE8;": lambda a, b: a & b | a & 255 | b & 255,
     "prmt.b32 %r9, %r1, %r2, 0x5410;": lambda a, b: (b & 0xFFFF) << 16 | a & 0xFFFF,
     "sad.u32 %r9, %r1, %r2, 5;": lambda a, b: abs(a - b) + 5,
+    "dp2a.lo.u32.u32 %r9, %r1, %r2, 5;": lambda a, b: (a & 0xFFFF) * (b & 0xFF) + (a >> 16) * (b >> 8 & 0xFF) + 5,
+    "dp2a.hi.s32.s32 %r9, %r1, %r2, -7;": lambda a, b: (
+        signed(a & 0xFFFF, 16) * signed(b >> 16 & 0xFF, 8) + signed(a >> 16, 16) * signed(b >> 24, 8) - 7
+    ),
+    "dp2a.lo.s32.u32 %r9, %r1, %r2, %r1;": lambda a, b: (
+        signed(a & 0xFFFF, 16) * (b & 0xFF) + signed(a >> 16, 16) * (b >> 8 & 0xFF) + a
+    ),
     "selp.b32 %r9, %r1, %r2, %p1;": lambda a, b: min(a, b),
     "setp.lt.s32 %p2, %r1, %r2;\nselp.u32 %r9, 1, 0, %p2;": lambda a, b: int(signed(a) < signed(b)),
     "setp.hs.u32 %p2|%p3, %r1, %r2;\nselp.u32 %r9, 1, 0, %p3;": lambda a, b: int(a < b),

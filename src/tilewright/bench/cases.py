@@ -255,15 +255,19 @@ def small_cases(config: Config) -> Iterator[Case]:
     """The few small runs that a sanitizer can finish: one tile, edges, several tiles a CTA, both majors, both outs."""
     tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
     out_dtype = None if config.staggered else "fp32"  # which a staggered tile cannot be stored as
+    more = (config.split_k - 1) * config.tile_k  # so that every CTA of a split has some of k
     for m, n, k in ((64, 64, 72), (tile_m + 1, tile_n + 8, 3 * config.tile_k), (tile_m, tile_n - 1, 100)):
+        k += more
         yield Case(problem=packed(m, n, k), kind="integer")
         yield Case(problem=packed(m, n, k, b_major="n", out_dtype=out_dtype), kind="integer")
     for a_major, b_major in LAYOUTS:
-        problem = packed(tile_m + 1, tile_n + 8, 2 * config.tile_k + 8, a_major=a_major, b_major=b_major, batch=(2, 2))
+        k = 2 * config.tile_k + 8 + more
+        problem = packed(tile_m + 1, tile_n + 8, k, a_major=a_major, b_major=b_major, batch=(2, 2))
         yield Case(problem=wide(problem), kind="integer", num_sms=max(2, config.cluster))
-        yield Case(problem=packed(tile_m, tile_n, 100, a_major=a_major, b_major=b_major, batch=(3,)), kind="integer")
+        problem = packed(tile_m, tile_n, 100 + more, a_major=a_major, b_major=b_major, batch=(3,))
+        yield Case(problem=problem, kind="integer")
     yield Case(
-        problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k),
+        problem=packed(3 * tile_m, 2 * tile_n, (config.stages + 1) * config.tile_k + more),
         kind="integer",
         num_sms=max(2, config.cluster),
     )

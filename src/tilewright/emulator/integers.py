@@ -86,11 +86,29 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 def dot4(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes, each side signed or unsigned as its type is."""
     n = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    parts = [
-        np.ascontiguousarray(np.broadcast_to(v, n)).view(f"{v.dtype.kind}1").reshape(-1, 4).astype(np.int64)
-        for v in (a, b)
-    ]
-    return np.asarray((c + (parts[0] * parts[1]).sum(axis=1)).astype(np.int32))
+    return _plus_dot(c, _parts(a, n, 1), _parts(b, n, 1))
+
+
+def dot2_low(a: Array, b: Array, c: Array) -> Array:
+    """c plus the dot product of the two halves of a and the two low bytes of b (PTX ISA, dp2a.lo)."""
+    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    return _plus_dot(c, _parts(a, n, 2), _parts(b, n, 1)[:, :2])
+
+
+def dot2_high(a: Array, b: Array, c: Array) -> Array:
+    """The same with the two high bytes of b (dp2a.hi)."""
+    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    return _plus_dot(c, _parts(a, n, 2), _parts(b, n, 1)[:, 2:])
+
+
+def _parts(values: Array, shape: tuple[int, ...], size: int) -> Array:
+    """Words -> (words, 4 / size) of their parts of `size` bytes, the lowest first, signed or not as the words are."""
+    words = np.ascontiguousarray(np.broadcast_to(values, shape))
+    return words.view(f"{values.dtype.kind}{size}").reshape(-1, 4 // size).astype(np.int64)
+
+
+def _plus_dot(c: Array, a: Array, b: Array) -> Array:
+    return np.asarray((c + (a * b).sum(axis=1)).astype(np.int32))
 
 
 def shift_left(a: Array, amount: Array) -> Array:

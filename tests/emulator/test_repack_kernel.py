@@ -63,8 +63,8 @@ def operand(problem: Problem, name: str, skew: int, seed: int) -> Operand:
 
 
 def run_copies(
-    problem: Problem, names: tuple[str, ...], skews: tuple[int, int], num_sms: int | None = None, unit: Source | None = None,
-    **choices: Any,
+    problem: Problem, names: tuple[str, ...], skews: tuple[int, int], num_sms: int | None = None,
+    unit: Source | None = None, **choices: Any,
 ) -> list[Operand]:  # fmt: skip
     """Runs the kernel alone with checks, in one wave on `num_sms` SMs or with a CTA for all that there is (None).
 

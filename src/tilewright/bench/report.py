@@ -251,13 +251,29 @@ def ceilings_table(rows: Sequence[Row]) -> str:
 
 def narrow_table(rows: Sequence[Row]) -> str:
     """One line a product of few rows, a long k or few tiles: cuBLAS, the fastest config, and what the model takes."""
-    own = [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
+    own = _narrow(rows)
     meaning = (
         "Microseconds, inputs cold but for the two smallest. Choice is what today's model takes untuned, where that "
         "was measured with the launch it has now. Floor is the longer of what a read of the product's bytes and its "
         "FLOPs take on this card; its share is that of the fastest."
     )
     return _table(narrow_report.COLUMNS, narrow_report.cells(own)) + _caption(own, meaning)
+
+
+def narrow_summary_table(rows: Sequence[Row]) -> str:
+    """One line a group of these products: how the model's choice and the fastest config stand beside cuBLAS."""
+    own = _narrow(rows)
+    meaning = (
+        "A ratio is cuBLAS's median over tilewright's; means of ratios and of shares are geometric. Choice and floor "
+        "are those of the table below: for these few rows the floor is a cold read of all bytes by bulk copies, "
+        "measured at sizes from 4 to 256 MiB and taken linearly between them (`bench/floor.py`)."
+    )
+    return _table(narrow_report.SUMMARY_COLUMNS, narrow_report.summary_cells(own)) + _caption(own, meaning)
+
+
+def _narrow(rows: Sequence[Row]) -> list[Row]:
+    """The narrow rows that hold a time."""
+    return [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
 
 
 def repeats_table(rows: Sequence[Row]) -> str:
@@ -288,6 +304,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "host": host_table,
     "ceilings": ceilings_table,
     "narrow": narrow_table,
+    "narrow-summary": narrow_summary_table,
     "repeats": repeats_table,
 }
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report, narrow_report
+from tilewright.bench import ceiling_report, narrow_report, unaligned_report
 
 Row = dict[str, Any]
 
@@ -276,6 +276,19 @@ def _narrow(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
 
 
+def unaligned_table(rows: Sequence[Row]) -> str:
+    """One line a product that is off 16 bytes: beside its aligned neighbour and beside cuBLAS."""
+    own = [row for row in rows if row.get("kind") == unaligned_report.KIND]
+    is_paired = any(each.is_paired for each in unaligned_report.products(own))
+    compared = "of both in one round" if is_paired else "of two medians, of runs one after the other"
+    meaning = (
+        f"Microseconds, interleaved with cuBLAS, inputs cold; arrays without padding. Copies are timed by themselves. "
+        f"The neighbour's sizes are the next multiples of {unaligned_report.STEP}; its ratio is {compared}."
+        f"{unaligned_report.checked(own)}"
+    )
+    return _table(unaligned_report.COLUMNS, unaligned_report.cells(own)) + _caption(own, meaning)
+
+
 def repeats_table(rows: Sequence[Row]) -> str:
     """One line a config: how many products were run how often, and how many of the runs differed from their first."""
     own = [row for row in rows if row.get("kind") == "repeats" and "differing" in row]
@@ -305,6 +318,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "ceilings": ceilings_table,
     "narrow": narrow_table,
     "narrow-summary": narrow_summary_table,
+    "unaligned": unaligned_table,
     "repeats": repeats_table,
 }
 

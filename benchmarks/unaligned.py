@@ -1,12 +1,14 @@
 """Operands and outs off 16 bytes on a Hopper GPU: checked, and timed beside their aligned neighbours and cuBLAS.
 
     PYTHONPATH=src python benchmarks/unaligned.py --build DIR         on any machine: cubins of all that follows
-    TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/unaligned.py --check --time --variants --into OUT.json
+    export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
+    python benchmarks/unaligned.py --check --time --pairs --variants --into OUT/unaligned.json
 
 Each part runs in a child process with a time limit. What the table calls the neighbour is the product whose sizes are
-rounded to the nearest multiple of 16; `repack` is the copy of the operands alone. `--variants` times other cuts of that
-copy (chunks in flight a thread, of a strip, CTAs an SM, waves), and the product behind it with and without
-dependent_launch.
+rounded to the nearest multiple of 16; `repack` is the copy of the operands alone. `--pairs` times each product and its
+neighbour in the same rounds: in `--time`, beside cuBLAS, the two find the card as warm as its cuBLAS leaves it.
+`--variants` times other cuts of the copy (chunks in flight a thread, of a strip, CTAs an SM, waves), and the product
+behind it with and without dependent_launch, and behind the cut that was the default before.
 """
 
 from __future__ import annotations
@@ -15,20 +17,26 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tilewright
 from tilewright.backends.steps import Step
 from tilewright.bench.cases import unaligned_cases
-from tilewright.bench.children import Row, rows_of, run_limited, write_rows
+from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
 from tilewright.bench.suite import Shape
+from tilewright.bench.unaligned_report import neighbour
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.kernels import repack
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
+
+if TYPE_CHECKING:  # of children alone
+    from tilewright.backends.cuda import CudaBackend
+    from tilewright.backends.steps import Work
+    from tilewright.timing import Candidate, CudaMachine
 
 TARGETS: tuple[Shape, ...] = (
     (4095, 4095, 4095),
@@ -45,21 +53,18 @@ VARIED: tuple[Shape, ...] = (
     (1025, 1025, 1025),
     (2047, 2047, 2047),
 )
+BEFORE = repack.Shape(chunks=4, strip=4, ctas_per_sm=4, waves=1)  # what the copies were until repack.SHAPE was chosen
 CUTS: tuple[repack.Shape, ...] = (
-    repack.SHAPE,
-    repack.Shape(waves=1000),
-    repack.Shape(chunks=2, strip=2, ctas_per_sm=6),
-    repack.Shape(chunks=2, strip=2, ctas_per_sm=6, waves=1000),
-    repack.Shape(chunks=8, strip=8, ctas_per_sm=2),
-    repack.Shape(chunks=8, strip=4, ctas_per_sm=2),
+    repack.SHAPE,  # the first is what runs
+    repack.Shape(waves=1),
+    BEFORE,
+    repack.Shape(chunks=4, strip=4, ctas_per_sm=4, waves=1000),
+    repack.Shape(chunks=8, strip=8, ctas_per_sm=2, waves=1),
+    repack.Shape(chunks=8, strip=4, ctas_per_sm=2, waves=1),
 )
-LIMITS_S = {"check": 120.0, "time": 150.0, "variants": 90.0}
-
-
-def neighbour(shape: Shape) -> Shape:
-    """The product of sizes that are multiples of 16."""
-    m, n, k = ((size + 8) // 16 * 16 for size in shape)
-    return m, n, k
+LIMITS_S = {"check": 120.0, "time": 150.0, "pairs": 60.0, "variants": 90.0}
+FACTS_LIMIT_S = 60.0
+MAX_SETS = 64  # of operands that calls take in turn; 1023^3 is cold with 42
 
 
 def problems() -> list[Problem]:
@@ -106,35 +111,79 @@ def time_rows() -> Iterator[Row]:
 
 def repack_row(problem: Problem) -> Row:
     """The time of the copies alone, cold."""
-    import torch
-
     from tilewright.backends.cuda import backend
-    from tilewright.bench.operands import operand_sets
     from tilewright.dispatch import plan as make_plan
-    from tilewright.timing import Candidate, CudaMachine, interleaved
+    from tilewright.timing import CudaMachine, interleaved
 
     cuda = backend()
-    num_sets = 4
-    sets = operand_sets(problem, num_sets)
     work = make_plan(problem, device=cuda.device(0)).work
-    memory = [torch.empty(work.scratch_bytes, dtype=torch.uint8, device="cuda") for _ in range(num_sets)]
-    step = work.steps[0]
-    kernel = cuda.load(step.binary(), 0, step.launch)
-    calls = [
-        cuda.pack(
-            kernel,
-            step.launch,
-            step.arguments,
-            {"a": a.data_ptr(), "b": b.data_ptr(), **work.scratch_addresses(held.data_ptr())},
-        )
-        for (a, b, _), held in zip(sets, memory, strict=True)
-    ]
-    torch.cuda.synchronize()
+    held = Held(cuda, problem, work)
     with CudaMachine(cuda, 0) as machine:
-        launch: Callable[[int], None] = lambda index: cuda.launch(calls[index % num_sets], machine.stream)  # noqa: E731
-        (row,) = interleaved(machine, [Candidate("repack", launch, num_sets)]).rows()
-    moved = sum(repack.moved_bytes(problem, problem.repacked))
-    return row | {"status": "ok", "moved_gbps": moved / row["median_us"] / 1e3}
+        (row,) = interleaved(machine, [held.candidate(machine, "repack", work.steps[:1])]).rows()
+    return row | {"status": "ok", "num_sets": held.num_sets} | copied_rate(problem, row)
+
+
+def copied_rate(problem: Problem, row: Row) -> Row:
+    """What the copies read and write in the time of the row."""
+    return {"moved_gbps": sum(repack.moved_bytes(problem, problem.repacked)) / row["median_us"] / 1e3}
+
+
+class Held:
+    """Cold operands of one product, as many sets as compare() takes, each with the scratch of its work."""
+
+    def __init__(self, cuda: CudaBackend, problem: Problem, work: Work) -> None:
+        import torch  # a child's; the parent and --build need none
+
+        from tilewright.bench.operands import operand_sets, set_bytes
+        from tilewright.timing import num_cold_sets
+
+        self.cuda = cuda
+        self.num_sets = num_cold_sets(set_bytes(problem), cuda.device(0).l2_bytes, MAX_SETS)
+        sets = operand_sets(problem, self.num_sets)
+        memory = [torch.empty(max(1, work.scratch_bytes), dtype=torch.uint8, device="cuda") for _ in sets]
+        self.kept = (sets, memory)
+        self.addresses = [
+            {"a": a.data_ptr(), "b": b.data_ptr(), "out": out.data_ptr(), **work.scratch_addresses(scratch.data_ptr())}
+            for (a, b, out), scratch in zip(sets, memory, strict=True)
+        ]
+        torch.cuda.synchronize()
+
+    def candidate(self, machine: CudaMachine, name: str, steps: Sequence[Step]) -> Candidate:
+        """These steps one behind the other, on the next set each time."""
+        from tilewright.timing import Candidate
+
+        kernels = [self.cuda.load(step.binary(), 0, step.launch) for step in steps]
+        calls = [
+            [
+                self.cuda.pack(kernel, step.launch, step.arguments, addresses)
+                for kernel, step in zip(kernels, steps, strict=True)
+            ]
+            for addresses in self.addresses
+        ]
+
+        def launch(index: int) -> None:
+            for call in calls[index % self.num_sets]:
+                self.cuda.launch(call, machine.stream)
+
+        return Candidate(name, launch, self.num_sets)
+
+
+def pair_rows() -> Iterator[Row]:
+    """Each product and its neighbour in the same rounds, cold, and nothing beside them: one temperature for both."""
+    from tilewright.backends.cuda import backend
+    from tilewright.dispatch import plan as make_plan
+    from tilewright.timing import CudaMachine, interleaved
+
+    cuda = backend()
+    for shape in (*TARGETS, *SWEEP):
+        pair = {"neighbour": packed(*neighbour(shape), padded=False), "tilewright": packed(*shape, padded=False)}
+        works = {name: make_plan(problem, device=cuda.device(0)).work for name, problem in pair.items()}
+        held = {name: Held(cuda, problem, works[name]) for name, problem in pair.items()}
+        with CudaMachine(cuda, 0) as machine:
+            candidates = [each.candidate(machine, name, works[name].steps) for name, each in held.items()]
+            rows = interleaved(machine, candidates).rows()
+        for row in rows:
+            yield {"kind": "pair", "m": shape[0], "n": shape[1], "k": shape[2], "status": "ok"} | row
 
 
 def variant_rows() -> Iterator[Row]:
@@ -146,51 +195,19 @@ def variant_rows() -> Iterator[Row]:
 
 def varied(problem: Problem) -> Iterator[Row]:
     """The rows of one product; all candidates interleaved."""
-    import torch
-
     from tilewright.backends.cuda import backend
-    from tilewright.bench.operands import operand_sets, set_bytes
     from tilewright.dispatch import plan as make_plan
     from tilewright.jit.build import build
-    from tilewright.timing import Candidate, CudaMachine, interleaved
+    from tilewright.timing import CudaMachine, interleaved
 
     cuda = backend()
     device = cuda.device(0)
-    num_sets = min(32, max(4, 4 * device.l2_bytes // set_bytes(problem)))  # cold, as compare() has them
-    sets = operand_sets(problem, num_sets)
-    plans = {
-        word: make_plan(problem, device=device, config={"dependent_launch": word == "dependent"})
+    works = {
+        word: make_plan(problem, device=device, config={"dependent_launch": word == "dependent"}).work
         for word in ("waiting", "dependent")
     }
-    work = plans["waiting"].work
-    memory = [torch.empty(work.scratch_bytes, dtype=torch.uint8, device="cuda") for _ in range(num_sets)]
     operands = problem.repacked
-
-    def candidate(name: str, steps: Sequence[Step]) -> Candidate:
-        kernels = [cuda.load(step.binary(), 0, step.launch) for step in steps]
-        calls = [
-            [
-                cuda.pack(
-                    kernel,
-                    step.launch,
-                    step.arguments,
-                    {
-                        "a": a.data_ptr(),
-                        "b": b.data_ptr(),
-                        "out": out.data_ptr(),
-                        **work.scratch_addresses(held.data_ptr()),
-                    },
-                )
-                for kernel, step in zip(kernels, steps, strict=True)
-            ]
-            for (a, b, out), held in zip(sets, memory, strict=True)
-        ]
-
-        def launch(index: int) -> None:
-            for call in calls[index % num_sets]:
-                cuda.launch(call, machine.stream)
-
-        return Candidate(name, launch, num_sets)
+    held = Held(cuda, problem, works["waiting"])
 
     def copies(cut: repack.Shape) -> Step:
         launch = repack.launch(problem, operands, device, shape=cut)
@@ -198,16 +215,29 @@ def varied(problem: Problem) -> Iterator[Row]:
         arguments = repack.arguments(problem, operands, launch, cut)
         return Step(name="repack", binary=lambda: build(unit), launch=launch, arguments=arguments)
 
-    torch.cuda.synchronize()
     with CudaMachine(cuda, 0) as machine:
-        candidates = [candidate(f"repack {cut}", (copies(cut),)) for cut in CUTS]
-        candidates += [candidate(word, plan.work.steps) for word, plan in plans.items()]
-        candidates.append(candidate("product alone", plans["waiting"].work.steps[1:]))
+        candidates = [held.candidate(machine, f"repack {cut}", (copies(cut),)) for cut in CUTS]
+        candidates += [held.candidate(machine, word, work.steps) for word, work in works.items()]
+        candidates += [
+            held.candidate(machine, f"dependent behind {BEFORE}", (copies(BEFORE), *works["dependent"].steps[1:])),
+            held.candidate(machine, "product alone", works["waiting"].steps[1:]),
+        ]
         rows = interleaved(machine, candidates).rows()
-    moved = sum(repack.moved_bytes(problem, operands))
     for row in rows:
-        rate = {"moved_gbps": moved / row["median_us"] / 1e3} if row["candidate"].startswith("repack") else {}
-        yield row | rate | {"status": "ok"}
+        rate = copied_rate(problem, row) if row["candidate"].startswith("repack") else {}
+        yield row | rate | {"status": "ok", "num_sets": held.num_sets}
+
+
+def facts_rows() -> Iterator[Row]:
+    """What the file says of the machine, and the compiler that made the kernels."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench.facts import facts
+
+    compiler = tilewright.plan(problems()[0], device=backend().device(0)).binary.compiler
+    yield facts(backend()) | {"compiler": compiler}
+
+
+ROWS = {"check": check_rows, "time": time_rows, "pairs": pair_rows, "variants": variant_rows, "facts": facts_rows}
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -239,6 +269,12 @@ def table(rows: list[Row]) -> list[str]:
             f"{'x'.join(map(str, shape)):18s} {own_us:9.1f} {copied} {beside_us:10.1f} {own_us / beside_us:6.3f} "
             f"{cublas['median_us']:9.1f} {cublas['median_us'] / own_us:6.2f}x  {ours['status']} {ours['config']}"
         )
+    lines += [
+        f"{row['m']}x{row['n']}x{row['k']} {1 / row['ratio']:.3f} times the neighbour "
+        f"[{1 / row['ratio_upper']:.3f} {1 / row['ratio_lower']:.3f}] in one round"
+        for row in rows
+        if row["kind"] == "pair" and row.get("ratio")
+    ]
     varied = [row for row in rows if row["kind"] == "variant"]
     lines += [
         f"{row['m']}x{row['n']}x{row['k']} {row['candidate']:60s} {row['median_us']:8.2f} us"
@@ -248,28 +284,38 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def run_part(part: str) -> list[Row]:
-    """The rows of one part, run in a child."""
+def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
+    """The rows of one part, run in a child, and how it ended where that was not well."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rows.jsonl"
-        code, output = run_limited([sys.executable, __file__, "--child", part, "--log", str(log)], LIMITS_S[part])
+        code, output = run_limited([sys.executable, __file__, "--child", part, "--log", str(log)], limit_s)
         rows = rows_of(log)
-    if code != 0:
-        status = f"stopped after {LIMITS_S[part]:.0f} s" if code is None else f"exit {code}"
-        rows.append({"kind": "child", "part": part, "status": status, "why": output[-2000:]})
-    return rows
+    if code == 0:
+        return rows, None
+    status = f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
+    return rows, {"kind": "child", "part": part, "status": status, "why": output[-KEPT_OUTPUT:]}
 
 
-def main(arguments: list[str] | None = None) -> int:
+def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
+    """What --into holds: the machine's facts with this command, and the rows of the parts."""
+    told, failed = run_part("facts", FACTS_LIMIT_S)
+    facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
+    rows: list[Row] = []
+    for part in parts:
+        own, failed = run_part(part, LIMITS_S[part])
+        rows += own if failed is None else [*own, failed]
+    return {"facts": facts | {"command": " ".join(["benchmarks/unaligned.py", *words])}, "rows": rows}
+
+
+def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--time", action="store_true")
-    parser.add_argument("--variants", action="store_true")
-    parser.add_argument("--into", type=Path, help="file for the full rows")
-    parser.add_argument("--child", choices=tuple(LIMITS_S), help=argparse.SUPPRESS)
+    for part in LIMITS_S:
+        parser.add_argument(f"--{part}", action="store_true")
+    parser.add_argument("--into", type=Path, help="file for facts and full rows")
+    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
     parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     if options.build:
         from tilewright.jit.build import build_into
 
@@ -278,14 +324,13 @@ def main(arguments: list[str] | None = None) -> int:
         build_into(units, options.build)
         return 0
     if options.child:
-        return write_rows(
-            {"check": check_rows, "time": time_rows, "variants": variant_rows}[options.child](), options.log
-        )
-    rows = [row for part in LIMITS_S if getattr(options, part) for row in run_part(part)]
-    print("\n".join(table(rows)))
+        return write_rows(ROWS[options.child](), options.log)
+    found = content(sys.argv[1:] if words is None else words, [part for part in LIMITS_S if getattr(options, part)])
+    print("\n".join(table(found["rows"])))
     if options.into:
-        options.into.write_text(json.dumps(rows, indent=1))
-    return 0 if all(row.get("status", "ok") == "ok" for row in rows) else 1
+        options.into.parent.mkdir(parents=True, exist_ok=True)
+        options.into.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(row.get("status", "ok") == "ok" for row in found["rows"]) else 1
 
 
 if __name__ == "__main__":

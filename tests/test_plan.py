@@ -230,7 +230,7 @@ def test_an_explanation_names_the_copies_with_their_bytes_and_time(unplugged):
     assert plan.config == padded.config.replace(dependent_launch=True)
     assert plan.launch.is_dependent
     text = str(explanation)
-    assert "repack a and b, which TMA cannot read there: 528 CTAs of 256 threads, 67.1 MB read" in text
+    assert "repack a and b, which TMA cannot read there: 8190 CTAs of 256 threads, 67.1 MB read" in text
 
 
 def test_a_product_behind_copies_waits_as_an_ordinary_launch_when_the_caller_says_so(unplugged):

@@ -3,8 +3,9 @@
     python tools/publish_rows.py OUT... [--commit HASH]
 
 OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
-rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; all others stay as they
-were measured. A file is named <device>_<date>_<part>.json.
+rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
+`benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; all others stay as
+they were measured. A file is named <device>_<date>_<part>.json.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.bench import report
+from tilewright.bench import report, unaligned_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
-PARTS = ("check", "repeats", "time", "narrow", "host", "sanitize", "ceilings")
+PARTS = ("check", "repeats", "time", "narrow", "unaligned", "host", "sanitize", "ceilings")
 
 NARROW = (
     "kind", "status", "why", "candidate", "clusters", "m", "n", "k", "dtype", "out_dtype", "b_major", "num_sets",
@@ -40,6 +41,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [*report.condensed(rows), *(row for row in rows if row["kind"] != "check")]
     if file.stem == "narrow":
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
+    if file.stem == "unaligned":
+        rows = unaligned_report.published(rows)
     device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
     results.mkdir(parents=True, exist_ok=True)
     target = results / f"{device}_{facts['date']}_{file.stem}.json"

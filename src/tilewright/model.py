@@ -21,10 +21,11 @@ from tilewright.problem import Problem
 from tilewright.work import RAMP_US, TENSOR_PJ, Wave, Work, clock_ghz_of, work_of
 
 # The copy of operands: first bytes from memory and the last written, and of DRAM's rate what reads and writes together
-# reach. Measured, H200, 2026-11-30, the kernel before its rows were cut into strips: 4.0 us at 1023^3, 7.2 at 1535^3,
-# 11.2 at 2047^3, 38.7 at 4095^3; these give 4.1, 7.1, 11.3 and 40.0.
-_REPACK_RAMP_US = 1.0
-_REPACK_RATE = 0.75
+# reach. Measured, H200, 2026-11-30, cold: 4.05 us at 1023^3, 4.43 at 1025^3, 10.4 at 2047^3, 35.0 at 4095^3, 36.6 at
+# 4096 x 4096 x 4097; these give 4.2, 4.3, 10.4, 34.9 and 34.9. The rate stands above that of a copy of 2 GiB, 0.84 (the
+# table of ceilings); why is not known.
+_REPACK_RAMP_US = 1.5
+_REPACK_RATE = 0.88
 # From the start of the kernel that adds slices to its first sums: the end of the kernel before it, two ways to the L2
 # and back. A judgement, not measured.
 _SUMS_LATENCY_US = 0.8
@@ -122,7 +123,7 @@ def _predict(
 def repack_us(problem: Problem, operands: repack.Operands, device: Device) -> float:
     """Microseconds of the copy of these operands before the product: a launch, a way to memory and back, and its bytes.
 
-    Worked example: 4095^3 bf16 with odd rows, both operands: 4 x 33.5 MB at 0.75 of the h200's 4665 GB/s are 38.3 us.
+    Worked example: 4095^3 bf16 with odd rows, both operands: 4 x 33.5 MB at 0.88 of the h200's 4666 GB/s are 32.7 us.
     """
     moved_us = sum(repack.moved_bytes(problem, operands)) / (_REPACK_RATE * device.dram_gbps) / 1e3
     return device.launch_us + _REPACK_RAMP_US + moved_us

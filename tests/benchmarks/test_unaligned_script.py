@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -79,3 +80,39 @@ def test_a_line_of_a_variant_has_its_time_and_of_a_copy_its_rate(script: ModuleT
     first, second = (line.split() for line in script.table(rows))
     assert first == ["1023x1023x1023", "repack", "4", "chunks", "4.00", "us", "2100", "GB/s"]
     assert second == ["1023x1023x1023", "dependent", "14.00", "us"]
+
+
+def test_a_pair_has_its_ratio_and_its_quartiles_the_right_way_round(script: ModuleType) -> None:
+    pair = [
+        row((4095, 4095, 4095), "neighbour", 180.0, kind="pair", ratio=None),
+        row((4095, 4095, 4095), "tilewright", 200.0, kind="pair", ratio=0.8, ratio_lower=0.625, ratio_upper=1.0),
+    ]
+    assert script.table(pair) == ["4095x4095x4095 1.250 times the neighbour [1.000 1.600] in one round"]
+
+
+def test_what_is_written_has_facts_with_the_command_and_the_rows_of_every_part_in_order(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run_part(part: str, _limit_s: float) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+        if part == "facts":
+            return [{"device": "NVIDIA H200", "compiler": "nvrtc 13"}], None
+        failed = {"kind": "child", "part": part, "status": "exit 1", "why": "a fault"} if part == "variants" else None
+        return [{"kind": part, "case": "one", "status": "ok", "why": ""}], failed
+
+    monkeypatch.setattr(script, "run_part", run_part)
+    monkeypatch.setattr(script, "table", lambda rows: [str(len(rows))])
+    words = ["--variants", "--check", "--into", str(tmp_path / "new" / "unaligned.json")]
+    assert script.main(words) == 1
+    content = json.loads((tmp_path / "new" / "unaligned.json").read_text())
+    command = " ".join(["benchmarks/unaligned.py", *words])
+    assert content["facts"] == {"device": "NVIDIA H200", "compiler": "nvrtc 13", "command": command}
+    assert [row["kind"] for row in content["rows"]] == ["check", "variants", "child"]
+
+
+def test_a_machine_that_cannot_be_asked_is_told_in_the_facts(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = {"kind": "child", "part": "facts", "status": "exit 1", "why": "no driver"}
+    monkeypatch.setattr(script, "run_part", lambda *_: ([], failed))
+    facts = script.content(["--check"], [])["facts"]
+    assert facts == {"status": "exit 1", "why": "no driver", "command": "benchmarks/unaligned.py --check"}

@@ -18,7 +18,6 @@ from products import H200
 
 from tilewright import Emulator
 from tilewright.backends.emulated import aligned_bytes, emulated
-from tilewright.device import Device
 from tilewright.errors import EmulationError
 from tilewright.host_operands import host_operand
 from tilewright.jit.build import build
@@ -64,16 +63,19 @@ def operand(problem: Problem, name: str, skew: int, seed: int) -> Operand:
 
 
 def run_copies(
-    problem: Problem, names: tuple[str, ...], skews: tuple[int, int], device: Device = H200, unit: Source | None = None,
-    **choices: Any,
+    problem: Problem, names: tuple[str, ...], skews: tuple[int, int], num_sms: int | None = None,
+    unit: Source | None = None, **choices: Any,
 ) -> list[Operand]:  # fmt: skip
-    """Runs the kernel alone with checks. Raises: EmulationError: it broke a rule."""
+    """Runs the kernel alone with checks, in one wave on `num_sms` SMs or with a CTA for all that there is (None).
+
+    Raises: EmulationError: it broke a rule.
+    """
     held = {name: operand(problem, name, skew, seed) for seed, (name, skew) in enumerate(zip(BOTH, skews, strict=True))}
-    launch = repack.launch(problem, names, device)
+    launch = repack.launch(problem, names, H200, num_sms)
     addresses = {name: each.address for name, each in held.items()}
     addresses |= {repack.scratch_name(name): each.scratch_address for name, each in held.items()}
-    backend = emulated(device, checks=True, **choices)
-    kernel = backend.load(build(unit or repack.source(problem, device)), 0, launch)
+    backend = emulated(H200, checks=True, **choices)
+    kernel = backend.load(build(unit or repack.source(problem, H200)), 0, launch)
     backend.launch(backend.pack(kernel, launch, repack.arguments(problem, names, launch), addresses), 0)
     return [held[name] for name in names]
 
@@ -114,7 +116,7 @@ def _row_elements(each: Operand) -> int:
 
 
 @st.composite
-def copies(draw: st.DrawFn) -> tuple[Problem, tuple[str, ...], tuple[int, int], Device, Any, int]:
+def copies(draw: st.DrawFn) -> tuple[Problem, tuple[str, ...], tuple[int, int], int | None, Any, int]:
     """Sizes about a chunk, a line and a grid; pitches from 0 on; every offset; batches, some of shared matrices."""
     random = draw(st.randoms(use_true_random=True))
 
@@ -137,16 +139,16 @@ def copies(draw: st.DrawFn) -> tuple[Problem, tuple[str, ...], tuple[int, int], 
             matrix *= count
         changes[f"{name}_batch"] = tuple(reversed(strides))
     names = random.choice([("a",), ("b",), BOTH, BOTH])
-    device = replace(H200, num_sms=random.choice([1, 2, 132]))
+    num_sms = random.choice([1, 2, 132, None])
     skews = (random.randrange(8), random.randrange(8))
-    return checked(replace(problem, **changes)), names, skews, device, random.choice(SCHEDULES), random.randrange(100)
+    return checked(replace(problem, **changes)), names, skews, num_sms, random.choice(SCHEDULES), random.randrange(100)
 
 
 @settings(derandomize=True, max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(drawn=copies())
 def test_a_copy_is_exact_and_reads_and_writes_nothing_else(drawn: Any) -> None:
-    problem, names, skews, device, schedule, seed = drawn
-    for each in run_copies(problem, names, skews, device, schedule=schedule, seed=seed):
+    problem, names, skews, num_sms, schedule, seed = drawn
+    for each in run_copies(problem, names, skews, num_sms, schedule=schedule, seed=seed):
         assert is_right(problem, each)
 
 
@@ -159,9 +161,9 @@ def test_every_shift_is_right_also_where_rows_differ_in_it(skew: int) -> None:
 
 
 def test_many_rounds_of_few_threads_carry_from_digit_to_digit() -> None:
-    """1 CTA an SM, 4 of them, and chunks for several rounds each; rows of 3 chunks, matrices of 5 rows."""
+    """6 CTAs of one SM, and chunks for several rounds each; rows of 3 chunks, matrices of 5 rows."""
     problem = packed(5, 8, 17, batch=(31, 3, 7), padded=False)
-    for each in run_copies(problem, BOTH, (1, 3), replace(H200, num_sms=1)):
+    for each in run_copies(problem, BOTH, (1, 3), num_sms=1):
         assert is_right(problem, each)
 
 
@@ -198,12 +200,12 @@ MUTANTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 @pytest.mark.parametrize(("name", "old", "new", "rules"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_a_planted_bug_is_reported(name: str, old: str, new: str, rules: tuple[str, ...]) -> None:
-    """Both operands on 4 CTAs of one SM, more units than groups, short rows and long; b ends where its memory does."""
-    device, found = replace(H200, num_sms=1), set()
+    """Both operands on 6 CTAs of one SM, more units than groups, short rows and long; b ends where its memory does."""
+    found = set()
     for problem in (packed(700, 301, 37, padded=False), packed(90, 61, 301, padded=False)):
-        unit = edited(repack.source(problem, device), "", old, new)
+        unit = edited(repack.source(problem, H200), "", old, new)
         try:
-            copied = run_copies(problem, BOTH, (1, 6), device, unit)
+            copied = run_copies(problem, BOTH, (1, 6), 1, unit)
         except EmulationError as error:
             found.add(error.rule)
         else:

@@ -71,3 +71,11 @@ def test_check_rows_are_condensed(tool: ModuleType, tmp_path: Path) -> None:
     file = tool.publish(tmp_path / "check.json", tmp_path)
     (condensed,) = json.loads(file.read_text())["rows"]
     assert (condensed["products"], condensed["shapes"]) == (2, [[1, 8, 8]])
+
+
+def test_rows_of_unaligned_products_are_condensed(tool: ModuleType, tmp_path: Path) -> None:
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/unaligned.py"}
+    check = {"kind": "check", "case": "one", "status": "ok", "worst": 0.5, "why": "right"}
+    (tmp_path / "unaligned.json").write_text(json.dumps({"facts": facts, "rows": [check] * 3}))
+    (row,) = json.loads(tool.publish(tmp_path / "unaligned.json", tmp_path).read_text())["rows"]
+    assert (row["kind"], row["part"], row["cases"], row["failed"]) == ("unaligned", "check", 3, [])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report, narrow_report
+from tilewright.bench import ceiling_report, narrow_report, unaligned_report
 
 Row = dict[str, Any]
 
@@ -251,13 +251,42 @@ def ceilings_table(rows: Sequence[Row]) -> str:
 
 def narrow_table(rows: Sequence[Row]) -> str:
     """One line a product of few rows, a long k or few tiles: cuBLAS, the fastest config, and what the model takes."""
-    own = [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
+    own = _narrow(rows)
     meaning = (
         "Microseconds, inputs cold but for the two smallest. Choice is what today's model takes untuned, where that "
         "was measured with the launch it has now. Floor is the longer of what a read of the product's bytes and its "
         "FLOPs take on this card; its share is that of the fastest."
     )
     return _table(narrow_report.COLUMNS, narrow_report.cells(own)) + _caption(own, meaning)
+
+
+def narrow_summary_table(rows: Sequence[Row]) -> str:
+    """One line a group of these products: how the model's choice and the fastest config stand beside cuBLAS."""
+    own = _narrow(rows)
+    meaning = (
+        "A ratio is cuBLAS's median over tilewright's; means of ratios and of shares are geometric. Choice and floor "
+        "are those of the table below: for these few rows the floor is a cold read of all bytes by bulk copies, "
+        "measured at sizes from 4 to 256 MiB and taken linearly between them (`bench/floor.py`)."
+    )
+    return _table(narrow_report.SUMMARY_COLUMNS, narrow_report.summary_cells(own)) + _caption(own, meaning)
+
+
+def _narrow(rows: Sequence[Row]) -> list[Row]:
+    """The narrow rows that hold a time."""
+    return [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
+
+
+def unaligned_table(rows: Sequence[Row]) -> str:
+    """One line a product that is off 16 bytes: beside its aligned neighbour and beside cuBLAS."""
+    own = [row for row in rows if row.get("kind") == unaligned_report.KIND]
+    is_paired = any(each.is_paired for each in unaligned_report.products(own))
+    compared = "of both in one round" if is_paired else "of two medians, of runs one after the other"
+    meaning = (
+        f"Microseconds, interleaved with cuBLAS, inputs cold; arrays without padding. Copies are timed by themselves. "
+        f"The neighbour's sizes are the next multiples of {unaligned_report.STEP}; its ratio is {compared}."
+        f"{unaligned_report.checked(own)}"
+    )
+    return _table(unaligned_report.COLUMNS, unaligned_report.cells(own)) + _caption(own, meaning)
 
 
 def repeats_table(rows: Sequence[Row]) -> str:
@@ -288,6 +317,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "host": host_table,
     "ceilings": ceilings_table,
     "narrow": narrow_table,
+    "narrow-summary": narrow_summary_table,
+    "unaligned": unaligned_table,
     "repeats": repeats_table,
 }
 

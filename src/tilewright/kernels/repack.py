@@ -21,8 +21,8 @@ CHUNK_BYTES = 16  # that one thread moves at once
 LINE_BYTES = 128  # rows of a copy start at multiples of it: whole lines of the L2
 THREADS = 256
 STRIP_LANES = 8  # that share a strip of a long row: a line at once
-# A row is cut into strips where they leave at most this share of their chunks empty: 128 chunks are 4 strips of 32, and
-# 129 are 5. A chunk by itself costs 65 instructions, one of a full strip 39 (SASS of NVRTC 13.5, both loops).
+# A row is cut into strips where they leave at most this share of their chunks empty: 128 chunks are 8 strips of 16, and
+# 129 are 9. A chunk by itself costs 67 instructions, one of a full strip 49 (SASS of NVRTC 13.5, both loops).
 MAX_IDLE = 0.5
 
 Operands = tuple[str, ...]  # of "a" and "b", in this order
@@ -30,12 +30,17 @@ Operands = tuple[str, ...]  # of "a" and "b", in this order
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How the kernel is cut. Units: 16-byte chunks in flight a thread, and those of a strip that are a lane's."""
+    """How the kernel is cut. Units: 16-byte chunks in flight a thread, and those of a strip that are a lane's.
 
-    chunks: int = 4
-    strip: int = 4
-    ctas_per_sm: int = 4  # 64 KiB in flight an SM
-    waves: int = 1  # of such CTAs, at most; 1: each stays for all that it has to do
+    Source of the defaults: measured, H200, 2026-11-30, the copies alone, cold: 4095^3 in 35.0 us, where one wave takes
+    37.0, and one wave of 4 chunks in strips of 4 with 4 CTAs an SM 37.2; 2047^3 10.4, 10.6, 10.6; 1023^3 4.05, 4.05,
+    4.10 (`benchmarks/unaligned.py --variants`).
+    """
+
+    chunks: int = 2
+    strip: int = 2
+    ctas_per_sm: int = 6  # 48 KiB in flight an SM
+    waves: int = 1000  # of such CTAs, at most; 1: each stays for all that it has to do
 
     def __str__(self) -> str:
         waves = "" if self.waves == 1 else f", up to {self.waves} waves"
@@ -111,10 +116,11 @@ def source(problem: Problem, device: Device, shape: Shape = SHAPE) -> Source:
 def launch(
     problem: Problem, operands: Operands, device: Device, num_sms: int | None = None, shape: Shape = SHAPE
 ) -> Launch:
-    """As many CTAs as fill `num_sms` SMs (default: all), or fewer that leave no thread without a chunk."""
-    sms = device.num_sms if num_sms is None else num_sms
+    """As many CTAs as leave no thread without a chunk, but no more than the waves of the shape; with `num_sms`, which
+    is a promise to leave the other SMs alone, one wave of that many SMs."""
+    most = device.num_sms * shape.waves if num_sms is None else num_sms
     needed = sum(_needed_ctas(problem, operand, shape) for operand in operands)
-    return Launch(grid=min(needed, sms * shape.ctas_per_sm * shape.waves), block=THREADS, cluster=1, smem_bytes=0)
+    return Launch(grid=min(needed, most * shape.ctas_per_sm), block=THREADS, cluster=1, smem_bytes=0)
 
 
 def arguments(problem: Problem, operands: Operands, launch: Launch, shape: Shape = SHAPE) -> tuple[Argument, ...]:

@@ -21,9 +21,9 @@
 // operand is touched, and no page that it does not touch. Bytes of a row's last chunk past the row's end, and those
 // between rows, mean nothing: TMA clips what lies past an extent.
 //
-// In flight: CHUNKS a thread. 4 CTAs of 256 threads an SM with 4 chunks each are 64 KiB (32 KiB an SM would do for
-// DRAM's latency: 4.8 TB/s x 0.8 us / 132), less while a thread is between its stores and its next loads. Second words
-// are mostly those of the next lane and hit the L1.
+// In flight: CHUNKS a thread. 6 CTAs of 256 threads an SM with 2 chunks each are 48 KiB (32 KiB an SM would do for
+// DRAM's latency: 4.8 TB/s x 0.8 us / 132), less while a thread is between its loads and its stores: then CTAs of the
+// next wave load. Second words are mostly those of the next lane and hit the L1.
 //
 // Order. The product's kernel runs behind this one on the same stream; the end of a kernel makes its writes visible to
 // the TMA loads of the next. One with DEPENDENT_LAUNCH may start as soon as these CTAs leave it room, and waits for

@@ -119,6 +119,11 @@ def test_num_sms_is_bounded_by_the_device(unplugged, num_sms):
         unplugged.plan(packed(64, 64, 64), device="h20", num_sms=num_sms)
 
 
+def test_num_sms_may_be_any_librarys_whole_number(unplugged):
+    plan = unplugged.plan(packed(4096, 4096, 4096), num_sms=np.int64(10))
+    assert (plan.num_sms, type(plan.num_sms), plan.launch.grid) == (10, int, 10)
+
+
 def test_a_cluster_wider_than_num_sms_is_refused(unplugged):
     with pytest.raises(ConfigError, match="fewer than the 2 CTAs"):
         unplugged.plan(packed(4096, 4096, 4096), config=Config(cluster_m=2), num_sms=1)

@@ -7,6 +7,7 @@ Knows nothing of arrays beyond what Runner does; needs no GPU until run().
 from __future__ import annotations
 
 import dataclasses
+import operator
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -337,7 +338,7 @@ def plan_problem(
     reduction = checked_reduction(reduction)
     config = checked_changes(config)
     check_supported(device)
-    check_num_sms(num_sms, device)
+    num_sms = checked_num_sms(num_sms, device)
     solid = _kernel_problem(problem, problem.repacked)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
@@ -404,13 +405,21 @@ def check_supported(device: Device) -> None:
         )
 
 
-def check_num_sms(num_sms: object, device: Device) -> None:
-    """Raises ConfigError when `num_sms` is no number of SMs that the device has."""
+def checked_num_sms(num_sms: object, device: Device) -> int | None:
+    """`num_sms` as an int, of whichever library's integers it is; None for all.
+
+    Raises: ConfigError: it is no number of SMs that the device has.
+    """
     if num_sms is None:
-        return
-    if isinstance(num_sms, bool) or not isinstance(num_sms, int) or not 1 <= num_sms <= device.num_sms:
+        return None
+    try:
+        number = 0 if isinstance(num_sms, bool) else operator.index(num_sms)  # type: ignore[arg-type]  # whatever has no __index__ is refused below
+    except TypeError:
+        number = 0
+    if not 1 <= number <= device.num_sms:
         reason = f"num_sms = {num_sms!r} is not a whole number from 1 to the {device.num_sms} SMs of {device.name}"
         raise ConfigError("of this launch", [reason])
+    return int(number)
 
 
 def _kernel_problem(problem: Problem, copied: tuple[str, ...]) -> Problem:

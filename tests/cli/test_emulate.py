@@ -36,6 +36,13 @@ def test_json_holds_all_that_is_printed() -> None:
     assert answer["choices"]["seed"] == 3
 
 
+def test_a_product_with_copies_is_named_and_counted_with_them() -> None:
+    answer = json.loads(printed("emulate", "31", "17", "65", "--contiguous", "--json"))
+    assert answer["right"] is True
+    assert answer["what"].endswith("2 launches: repack a and b, hopper")
+    assert answer["work"]["bytes, global written"] > (31 + 17) * 65 * 2
+
+
 @pytest.mark.parametrize("rung", ["v01", "v04"])
 def test_a_rung_of_the_ladder_is_emulated_by_name(rung: str) -> None:
     answer = json.loads(printed("emulate", "64", "64", "64", "--rung", rung, "--no-checks", "--json"))

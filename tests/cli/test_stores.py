@@ -42,6 +42,12 @@ def test_the_kernel_that_adds_slices_is_compiled_with_the_products(tmp_path: Pat
     assert sorted(each["name"].split("_")[0] for each in answer["kernels"]) == ["hopper", "sums"]
 
 
+def test_contiguous_operands_of_odd_rows_need_a_copy_that_is_compiled_too(tmp_path: Path) -> None:
+    folder = tmp_path / "cubins"
+    answer = json.loads(printed("build", "63", "64", "65", "--contiguous", "--into", str(folder), "--json"))
+    assert sorted(each["name"].split("_")[0] for each in answer["kernels"]) == ["hopper", "repack"]
+
+
 def test_all_means_every_shape_of_the_suite() -> None:
     assert build_command.sizes_of(["all"]) == list(suite.shapes())
 

@@ -341,5 +341,5 @@ def test_every_config_that_may_be_chosen_is_right_when_forced(config: Config) ->
     for given in dict.fromkeys((problem, packed(problem.m, 201, problem.k))):
         if not config.violations(given, H200):
             device = emulated(replace(H200, num_sms=max(2, config.cluster)))
-            found = run_plan(tilewright.plan(given, device=device.model, config=config), device)
+            found = run_plan(tilewright.plan(given, device=device.model, config=config), device).check
             assert found.ok, f"{given}: {found}"

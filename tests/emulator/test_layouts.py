@@ -37,7 +37,7 @@ SCHEDULES = itertools.cycle([("lazy", 0), ("eager", 0), ("random", 1), ("random"
 
 def verdict_of(problem: Problem, config: Config, num_sms: int, policy: Any = "lazy", seed: int = 0) -> None:
     device = emulated(replace(H200, num_sms=num_sms), checks=True, schedule=policy, seed=seed)
-    found = run_plan(plan(problem, device=device.model, config=config), device)
+    found = run_plan(plan(problem, device=device.model, config=config), device).check
     assert found.ok, f"{problem} {config}: {found}"
     assert device.findings == ()
 
@@ -78,7 +78,7 @@ def test_a_batch_in_every_layout(name: str, a_major: AMajor, b_major: Major) -> 
 def test_the_chosen_config_of_a_batch_is_exact(out_major: Any, out_dtype: str) -> None:
     problem = packed(100, 72, 88, a_major="m", b_major="n", out_major=out_major, out_dtype=out_dtype, batch=(2, 3))
     device = emulated(checks=True)
-    assert run_plan(plan(problem), device).ok
+    assert run_plan(plan(problem), device).check.ok
 
 
 def test_heads_of_attention_are_one_launch_over_permuted_and_shared_matrices() -> None:

@@ -68,10 +68,18 @@ def _rounded(num_bytes: int) -> int:
     return -(-num_bytes // SCRATCH_ALIGNMENT_BYTES) * SCRATCH_ALIGNMENT_BYTES
 
 
-def run_once(backend: Backend, work: Work, addresses: dict[str, int], ordinal: int = 0, stream: int = 0) -> None:
+def run_once(
+    backend: Backend,
+    work: Work,
+    addresses: dict[str, int],
+    ordinal: int = 0,
+    stream: int = 0,
+    *,
+    launched: Callable[[], None] = lambda: None,
+) -> None:
     """Loads, packs and enqueues every step, with scratch of the backend: for checks, where a second call never comes.
 
-    `addresses` are those of a, b and out. Raises: what the backend raises.
+    `addresses` are those of a, b and out; `launched()` is called after each launch. Raises: what the backend raises.
     """
     base = backend.allocate(work.scratch_bytes, ordinal, stream) if work.scratch else 0
     try:
@@ -79,6 +87,7 @@ def run_once(backend: Backend, work: Work, addresses: dict[str, int], ordinal: i
         for step in work.steps:
             kernel = backend.load(step.binary(), ordinal, step.launch)
             backend.launch(backend.pack(kernel, step.launch, step.arguments, named), stream)
+            launched()
     finally:
         if base:
             backend.free(base, ordinal, stream)

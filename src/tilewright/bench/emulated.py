@@ -6,9 +6,10 @@ Makes operands, verdicts and rows; how a row looks, the command line knows.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,20 +27,34 @@ _PER_LANE = {"fma": 2, "mad": 2, "add": 1, "sub": 1, "mul": 1, "div": 1}  # FLOP
 _FLOATS = {"f32": 1, "f16": 1, "bf16": 1, "f64": 1, "f16x2": 2, "bf16x2": 2}  # elements of one operand
 
 
-def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", seed: int = 0) -> Check:
-    """The verdict on one run of the plan's kernel: `device.report` and `device.findings` tell the rest.
+class Ran(NamedTuple):
+    """One run of a plan: the verdict on its numbers, and what all of its launches did together."""
+
+    check: Check
+    report: Report
+
+
+def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", seed: int = 0) -> Ran:
+    """One run of the plan: the copies before its kernel and the sums behind it, where it has such, are part of it.
 
     Raises: EmulationError: the kernel broke a rule, or the checks of `device` found one.
     """
     problem = plan.problem
     a, b, out = host_operands(problem, seed, kind)
     addresses = {"a": a.view.ctypes.data, "b": b.view.ctypes.data, "out": out.view.ctypes.data}
-    run_once(device, plan.work, addresses)
+    reports: list[Report] = []
+
+    def note() -> None:
+        assert device.report is not None  # of a launch that has come to its end
+        reports.append(device.report)
+
+    run_once(device, plan.work, addresses, launched=note)
     if kind == "integer":
         verdict = check_exact(a.view, b.view, out.view)
     else:
         verdict = check(a.view, b.view, out.view, problem.out_dtype)
-    return dataclasses.replace(verdict, unwritten=int(np.isnan(out.view.astype(np.float32)).sum()))
+    verdict = dataclasses.replace(verdict, unwritten=int(np.isnan(out.view.astype(np.float32)).sum()))
+    return Ran(verdict, functools.reduce(Report.then, reports))
 
 
 # -- what a run did ----------------------------------------------------------------------------------------------------

@@ -38,12 +38,10 @@ def emulate(plan: Plan, device: EmulatedBackend, seed: int = 0) -> Row:
     """The verdict on one plan with whole numbers, whose sums are exact, and what the run did."""
     started = time.perf_counter()
     try:
-        verdict = run_plan(plan, device, seed=seed)
+        verdict, report = run_plan(plan, device, seed=seed)
     except EmulationError as error:  # the finding is the row's answer
         return {"status": "finding", "why": str(error), "seconds": time.perf_counter() - started}
     seconds = time.perf_counter() - started
-    report = device.report
-    assert report is not None
     wavefronts, ideal = (sum(counts) for counts in zip((0, 0), *report.banks.values(), strict=True))
     return {
         "status": "ok" if verdict.ok else "wrong",

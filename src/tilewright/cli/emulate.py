@@ -105,6 +105,7 @@ def emulate(
     b_major: request.BMajorOption = BMajor.k,
     out_major: request.OutMajorOption = OutMajor.n,
     batch: request.BatchOption = None,
+    contiguous: request.ContiguousOption = False,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -141,6 +142,7 @@ def emulate(
             b_major=b_major,
             out_major=out_major,
             batch=batch,
+            contiguous=contiguous,
         )
         target = request.preset(device)
         if rung is None:
@@ -202,7 +204,9 @@ def title(plan: Plan) -> str:
     """What is emulated, in one line."""
     launch = plan.launch
     clusters = f", clusters of {launch.cluster}" if launch.cluster > 1 else ""
-    return f"{plan}; {launch.grid} CTAs of {launch.block} threads{clusters}"
+    steps = [step.name for step in plan.work.steps]
+    launches = f"; {len(steps)} launches: {', '.join(steps)}" if len(steps) > 1 else ""
+    return f"{plan}; {launch.grid} CTAs of {launch.block} threads{clusters}{launches}"
 
 
 def check_into(answer: Emulation, plan: Plan, backend: EmulatedBackend, name: str, kind: Any) -> None:
@@ -212,11 +216,11 @@ def check_into(answer: Emulation, plan: Plan, backend: EmulatedBackend, name: st
 
     started = time.perf_counter()
     try:
-        answer.checks[name] = run_plan(plan, backend, kind=kind)
+        answer.checks[name], answer.report = run_plan(plan, backend, kind=kind)
     except EmulationError as error:  # the finding is the answer
         answer.stopped = error if backend.report is None else None
         answer.findings = backend.findings
-    answer.report = backend.report or answer.report
+        answer.report = backend.report or answer.report
     answer.seconds += time.perf_counter() - started
 
 

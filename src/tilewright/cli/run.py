@@ -80,6 +80,7 @@ def run(
     b_major: request.BMajorOption = BMajor.k,
     out_major: request.OutMajorOption = OutMajor.n,
     batch: request.BatchOption = None,
+    contiguous: request.ContiguousOption = False,
     config: request.ConfigOption = None,
     device: request.DeviceOption = None,
     num_sms: request.NumSmsOption = None,
@@ -101,7 +102,16 @@ def run(
     if emulate and not reason:
         reason = "--emulate was given"
     problem = request.problem(
-        m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, out_major=out_major, batch=batch
+        m,
+        n,
+        k,
+        dtype=dtype,
+        out_dtype=out_dtype,
+        a_major=a_major,
+        b_major=b_major,
+        out_major=out_major,
+        batch=batch,
+        contiguous=contiguous,
     )
     plan = request.plan(problem, target, config=config, num_sms=num_sms, reduction=reduction)
     answer = Answer(plan, reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
@@ -68,6 +68,27 @@ class Report:
     def warp_instructions(self) -> int:
         """All of them."""
         return sum(self.instructions.values())
+
+    def then(self, later: Report) -> Report:
+        """Both runs as one, for launches that do one thing together; `width` names each that they had."""
+        banks = dict(self.banks)
+        for site, (wavefronts, ideal) in later.banks.items():
+            before = banks.get(site, (0, 0))
+            banks[site] = before[0] + wavefronts, before[1] + ideal
+        return Report(
+            findings=self.findings + later.findings,
+            instructions=_added(self.instructions, later.instructions),
+            traffic=_added(self.traffic, later.traffic),
+            banks=banks,
+            blocks=self.blocks + later.blocks,
+            width=", ".join(dict.fromkeys((*self.width.split(", "), *later.width.split(", ")))),
+            patterns=self.patterns + later.patterns,
+        )
+
+
+def _added(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    """The counts of both."""
+    return {name: first.get(name, 0) + second.get(name, 0) for name in (*first, *second)}
 
 
 def run(

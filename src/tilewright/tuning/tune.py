@@ -28,7 +28,7 @@ from tilewright.kernels import product
 from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import check_num_sms, check_supported
+from tilewright.plan import check_supported, checked_num_sms
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
 from tilewright.tuning.candidates import Entry, candidates_of, compile_all
@@ -118,7 +118,7 @@ def tune_many(
     problems = list(problems)
     present = device or _present(ordinal)
     check_supported(present)
-    check_num_sms(num_sms, present)
+    num_sms = checked_num_sms(num_sms, present)
     reduction = checked_reduction(reduction)
     until_s = time.monotonic() + budget_s
     with worker or Worker(ordinal) as at_work:

@@ -44,5 +44,4 @@ FREE: dict[str, Config] = {
     "square": SINGLE.replace(square=2),
     "swap": SINGLE.replace(swap=True, tile_n=24),
     "dependent_launch": SINGLE.replace(dependent_launch=True),
-    "dependent_sums": SINGLE.replace(dependent_sums=True),
 }

@@ -27,7 +27,7 @@ INDIFFERENT: frozenset[str] = frozenset(
         "tile_m", "tile_n", "tail_n",  # where the element lies, and the width of its wgmma
         "stages", "consumers", "pingpong", "staggered", "store_slots",  # who works on it, when, and how it is stored
         "swap",  # which operand is wgmma's a: a product of two numbers has no order
-        "dependent_launch", "dependent_sums",  # when it may start
+        "dependent_launch",  # when it may start; dependent_sums moves no bit either, but goes with slices, which do
         "cluster_m", "cluster_n", "schedule", "group_m", "square",  # on which SM, after which other tile
     }
 )  # fmt: skip

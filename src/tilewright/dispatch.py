@@ -94,8 +94,9 @@ class Dispatcher:
         has its own order of summation. Either gives the same bits in every run.
         Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
         vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
-        contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or are broadcast, that
-        operand is copied first, into scratch of the arrays' library; else it is one launch.
+        contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows overlap or are
+        expanded, that operand is copied first, into scratch of the arrays' library; few tiles with a long k may be
+        summed in slices there, and a second kernel adds them up; else it is one launch.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.

@@ -413,8 +413,8 @@ def checked_num_sms(num_sms: object, device: Device) -> int | None:
     if num_sms is None:
         return None
     try:
-        number = 0 if isinstance(num_sms, bool) else operator.index(num_sms)  # type: ignore[arg-type]  # whatever has no __index__ is refused below
-    except TypeError:
+        number = 0 if isinstance(num_sms, bool) else operator.index(num_sms)  # type: ignore[arg-type]
+    except TypeError:  # what has no __index__
         number = 0
     if not 1 <= number <= device.num_sms:
         reason = f"num_sms = {num_sms!r} is not a whole number from 1 to the {device.num_sms} SMs of {device.name}"

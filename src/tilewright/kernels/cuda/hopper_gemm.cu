@@ -34,7 +34,7 @@
 //            a tile's first slot the  all bytes of the slot                    all consumers; PINGPONG: of the tile's
 //            producer: tile[slot]
 //   empty    consumers' wgmmas have   one arrival of each of those warps, of   the producer of the CTA
-//            read the slot, and all   each CTA of the cluster
+//            read the slot, and all   each CTA that shares it
 //            lanes tile[slot]
 //   stored   nothing: TMA stores of   one arrival of each consumer warp        the producer, before it fills a narrow
 //            all wide tiles have                                               slot where store slots of wide tiles
@@ -75,7 +75,7 @@
 //
 // Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
 //
-// Dependent launch. Barriers and maps are made ready while the launch before still runs; then all threads wait for it.
+// Dependent launch. Made ready beside the launch before, whose end all threads wait for; the next may start beside it.
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
 // still in the L2.

@@ -47,6 +47,17 @@ INTEGER: dict[str, Callable[[int, int], int]] = {
     "mul.hi.s32 %r9, %r1, %r2;": lambda a, b: signed(a) * signed(b) >> 32,
     "mad.lo.u32 %r9, %r1, %r2, 17;": lambda a, b: a * b + 17,
     "mad.hi.s32 %r9, %r1, %r2, -3;": lambda a, b: (signed(a) * signed(b) >> 32) - 3,
+    "dp4a.u32.s32 %r9, %r1, %r2, 5;": lambda a, b: (
+        5 + sum((a >> 8 * i & 0xFF) * signed(b >> 8 * i & 0xFF, 8) for i in range(4))
+    ),
+    "dp2a.lo.u32.u32 %r9, %r1, %r2, %r2;": lambda a, b: b + (a & 0xFFFF) * (b & 0xFF) + (a >> 16) * (b >> 8 & 0xFF),
+    "dp2a.hi.s32.u32 %r9, %r1, %r2, -7;": lambda a, b: (
+        signed(a & 0xFFFF, 16) * (b >> 16 & 0xFF) + signed(a >> 16, 16) * (b >> 24) - 7
+    ),
+    "dp2a.lo.u32.s32 %r9, %r1, %r2, 1;": lambda a, b: (
+        (a & 0xFFFF) * signed(b & 0xFF, 8) + (a >> 16) * signed(b >> 8 & 0xFF, 8) + 1
+    ),
+    "dp2a.lo.u32.u32 %r9, %r1, 26, 3;": lambda a, b: (a & 0xFFFF) * 26 + 3,
     "div.u32 %r9, %r1, %r2;": lambda a, b: a // b if b else M32,
     "div.s32 %r9, %r1, %r2;": lambda a, b: towards_zero(signed(a), signed(b)) if b else M32,
     "rem.u32 %r9, %r1, %r2;": lambda a, b: a % b if b else a,

@@ -85,12 +85,27 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 def dot4(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes, each side signed or unsigned as its type is."""
-    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    parts = [
-        np.ascontiguousarray(np.broadcast_to(v, n)).view(f"{v.dtype.kind}1").reshape(-1, 4).astype(np.int64)
-        for v in (a, b)
-    ]
-    return np.asarray((c + (parts[0] * parts[1]).sum(axis=1)).astype(np.int32))
+    return _dot(_pieces(a, 1), _pieces(b, 1), c)
+
+
+def dot2_low(a: Array, b: Array, c: Array) -> Array:
+    """c plus the dot product of the two 16-bit halves of a and the lower two bytes of b. Source: PTX ISA, dp2a."""
+    return _dot(_pieces(a, 2), _pieces(b, 1)[:, :2], c)
+
+
+def dot2_high(a: Array, b: Array, c: Array) -> Array:
+    """The same with the upper two bytes of b."""
+    return _dot(_pieces(a, 2), _pieces(b, 1)[:, 2:], c)
+
+
+def _pieces(values: Array, size: int) -> Array:
+    """Each 32-bit value as its numbers of `size` bytes, the lowest first, signed or not as its type is."""
+    kind = values.dtype.kind
+    return np.ascontiguousarray(values).reshape(-1, 1).view(f"{kind}{size}").astype(np.int64)
+
+
+def _dot(a: Array, b: Array, c: Array) -> Array:
+    return np.asarray((c + (a * b).sum(axis=1)).astype(np.int32))
 
 
 def shift_left(a: Array, amount: Array) -> Array:

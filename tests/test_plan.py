@@ -172,6 +172,14 @@ def test_the_explanation_reads_as_lines_that_name_everything(unplugged):
     assert text.splitlines()[-1].count(" us") == len(unplugged.plan(packed(4096, 4096, 4096)).prediction.terms)
 
 
+@pytest.mark.parametrize("config", [{"slices": 4}, {"split_k": 2}, {"staggered": True}, Config(tile_m=256, split_k=8)])
+def test_no_config_is_judged_where_no_kernel_runs(unplugged, config):
+    plan = unplugged.plan(packed(8, 8, 0), config=config)
+    assert "no kernel runs" in str(plan.explain())
+    with pytest.raises(ConfigError, match="is no field"):
+        unplugged.plan(packed(8, 8, 0), config={"tiles": 4})
+
+
 @pytest.mark.parametrize(("shape", "words"), [((0, 8, 8), "empty"), ((8, 0, 8), "empty"), ((8, 8, 0), "zeros")])
 def test_an_empty_problem_is_planned_and_explained(unplugged, shape, words):
     plan = unplugged.plan(packed(*shape))

@@ -598,13 +598,15 @@ _FIELDS = dataclasses.fields(Config)  # once: a choice looks at them hundreds of
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:
     """Fields of a Config from KEY=VALUE words: whole numbers, True and False become what they say, the rest stays text.
 
-    Raises: ConfigError: a word without its "=", or a key given twice. What a value may be, violations() says.
+    Raises: ConfigError: a word without its "=" or with two, a key given twice. What values may be, violations() says.
     """
     changes: dict[str, int | bool | str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key or not value:
             raise ConfigError("of the command line", [f"{word!r} is not KEY=VALUE, such as tile_n=192"])
+        if "=" in value:
+            raise ConfigError("of the command line", [f"{word!r} is more than one KEY=VALUE; give each by itself"])
         if key in changes:
             raise ConfigError("of the command line", [f"{key} is given twice: {changes[key]} and {value}"])
         if value.lower() in ("true", "false"):

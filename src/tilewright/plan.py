@@ -351,6 +351,8 @@ def plan_problem(
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
+    if problem.is_empty:  # no kernel runs, so no config is judged: 0 has no parts, nor two k tiles
+        chosen = choose(solid, device, num_sms, use_records=False, reduction=reduction).config
     _check_order(chosen, reduction)
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])

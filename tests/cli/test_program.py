@@ -59,6 +59,7 @@ def test_the_package_runs_as_a_module() -> None:
         (("8", "8", "8", "--config", "schedule=3"), "schedule = 3 is not a word"),
         (("8", "8", "8", "--config", "stages=" + "9" * 5000), "is not a whole number"),
         (("8", "8", "8", "--config", "stages"), "'stages' is not KEY=VALUE"),
+        (("8", "8", "8", "--config", "slices=4,stages=3"), "'slices=4,stages=3' is more than one KEY=VALUE"),
         (("8", "8", "8", "--config", "stages=3", "--config", "stages=4"), "stages is given twice"),
         (("8", "8", "8", "--device", "h300"), "error: device 'h300': presets are h200, h100"),
         (("8", "8", "8", "--device", "a100"), "compute capability 8.0"),

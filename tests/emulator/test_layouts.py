@@ -132,3 +132,10 @@ def untouched(problem: Problem, name: str) -> Any:
     """The memory of an operand, of which the system gives what is written."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
     return np.frombuffer(mmap.mmap(-1, problem.extent_bytes[name], flags=flags), problem.dtype.numpy)
+
+
+def test_slots_of_48_columns_that_leave_without_tma_run() -> None:
+    """NVRTC 13.5 computes their addresses by dp2a, a product of short numbers; what that is, test_scalar.py knows."""
+    problem = packed(31, 45, 64, a_major="m")
+    config = Config(tile_m=128, tile_n=48, stages=3)
+    verdict_of(problem, config, num_sms=1)

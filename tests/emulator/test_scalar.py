@@ -47,6 +47,17 @@ INTEGER: dict[str, Callable[[int, int], int]] = {
     "mul.hi.s32 %r9, %r1, %r2;": lambda a, b: signed(a) * signed(b) >> 32,
     "mad.lo.u32 %r9, %r1, %r2, 17;": lambda a, b: a * b + 17,
     "mad.hi.s32 %r9, %r1, %r2, -3;": lambda a, b: (signed(a) * signed(b) >> 32) - 3,
+    "dp4a.u32.s32 %r9, %r1, %r2, 5;": lambda a, b: (
+        5 + sum((a >> 8 * i & 0xFF) * signed(b >> 8 * i & 0xFF, 8) for i in range(4))
+    ),
+    "dp2a.lo.u32.u32 %r9, %r1, %r2, %r2;": lambda a, b: b + (a & 0xFFFF) * (b & 0xFF) + (a >> 16) * (b >> 8 & 0xFF),
+    "dp2a.hi.s32.u32 %r9, %r1, %r2, -7;": lambda a, b: (
+        signed(a & 0xFFFF, 16) * (b >> 16 & 0xFF) + signed(a >> 16, 16) * (b >> 24) - 7
+    ),
+    "dp2a.lo.u32.s32 %r9, %r1, %r2, 1;": lambda a, b: (
+        (a & 0xFFFF) * signed(b & 0xFF, 8) + (a >> 16) * signed(b >> 8 & 0xFF, 8) + 1
+    ),
+    "dp2a.lo.u32.u32 %r9, %r1, 26, 3;": lambda a, b: (a & 0xFFFF) * 26 + 3,
     "div.u32 %r9, %r1, %r2;": lambda a, b: a // b if b else M32,
     "div.s32 %r9, %r1, %r2;": lambda a, b: towards_zero(signed(a), signed(b)) if b else M32,
     "rem.u32 %r9, %r1, %r2;": lambda a, b: a % b if b else a,
@@ -81,13 +92,6 @@ INTEGER: dict[str, Callable[[int, int], int]] = {
     "lop3.b32 %r9, %r1, %r2, 255, 0xE8;": lambda a, b: a & b | a & 255 | b & 255,
     "prmt.b32 %r9, %r1, %r2, 0x5410;": lambda a, b: (b & 0xFFFF) << 16 | a & 0xFFFF,
     "sad.u32 %r9, %r1, %r2, 5;": lambda a, b: abs(a - b) + 5,
-    "dp2a.lo.u32.u32 %r9, %r1, %r2, 5;": lambda a, b: (a & 0xFFFF) * (b & 0xFF) + (a >> 16) * (b >> 8 & 0xFF) + 5,
-    "dp2a.hi.s32.s32 %r9, %r1, %r2, -7;": lambda a, b: (
-        signed(a & 0xFFFF, 16) * signed(b >> 16 & 0xFF, 8) + signed(a >> 16, 16) * signed(b >> 24, 8) - 7
-    ),
-    "dp2a.lo.s32.u32 %r9, %r1, %r2, %r1;": lambda a, b: (
-        signed(a & 0xFFFF, 16) * (b & 0xFF) + signed(a >> 16, 16) * (b >> 8 & 0xFF) + a
-    ),
     "selp.b32 %r9, %r1, %r2, %p1;": lambda a, b: min(a, b),
     "setp.lt.s32 %p2, %r1, %r2;\nselp.u32 %r9, 1, 0, %p2;": lambda a, b: int(signed(a) < signed(b)),
     "setp.hs.u32 %p2|%p3, %r1, %r2;\nselp.u32 %r9, 1, 0, %p3;": lambda a, b: int(a < b),

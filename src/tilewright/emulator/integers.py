@@ -85,29 +85,26 @@ def absolute_difference_sum(a: Array, b: Array, c: Array) -> Array:
 
 def dot4(a: Array, b: Array, c: Array) -> Array:
     """c plus the dot product of four bytes, each side signed or unsigned as its type is."""
-    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    return _plus_dot(c, _parts(a, n, 1), _parts(b, n, 1))
+    return _dot(_pieces(a, 1), _pieces(b, 1), c)
 
 
 def dot2_low(a: Array, b: Array, c: Array) -> Array:
-    """c plus the dot product of the two halves of a and the two low bytes of b (PTX ISA, dp2a.lo)."""
-    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    return _plus_dot(c, _parts(a, n, 2), _parts(b, n, 1)[:, :2])
+    """c plus the dot product of the two 16-bit halves of a and the lower two bytes of b. Source: PTX ISA, dp2a."""
+    return _dot(_pieces(a, 2), _pieces(b, 1)[:, :2], c)
 
 
 def dot2_high(a: Array, b: Array, c: Array) -> Array:
-    """The same with the two high bytes of b (dp2a.hi)."""
-    n = np.broadcast_shapes(a.shape, b.shape, c.shape)
-    return _plus_dot(c, _parts(a, n, 2), _parts(b, n, 1)[:, 2:])
+    """The same with the upper two bytes of b."""
+    return _dot(_pieces(a, 2), _pieces(b, 1)[:, 2:], c)
 
 
-def _parts(values: Array, shape: tuple[int, ...], size: int) -> Array:
-    """Words -> (words, 4 / size) of their parts of `size` bytes, the lowest first, signed or not as the words are."""
-    words = np.ascontiguousarray(np.broadcast_to(values, shape))
-    return words.view(f"{values.dtype.kind}{size}").reshape(-1, 4 // size).astype(np.int64)
+def _pieces(values: Array, size: int) -> Array:
+    """Each 32-bit value as its numbers of `size` bytes, the lowest first, signed or not as its type is."""
+    kind = values.dtype.kind
+    return np.ascontiguousarray(values).reshape(-1, 1).view(f"{kind}{size}").astype(np.int64)
 
 
-def _plus_dot(c: Array, a: Array, b: Array) -> Array:
+def _dot(a: Array, b: Array, c: Array) -> Array:
     return np.asarray((c + (a * b).sum(axis=1)).astype(np.int32))
 
 

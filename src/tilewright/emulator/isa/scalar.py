@@ -74,9 +74,8 @@ _form("clz.<type:b32|b64>", lambda e, i, m: _to_u32(e, i, m, f"{e.hold(integers.
 _form("brev.<type:b32|b64>", _called(integers.reverse_bits, 1), "logic")
 _form("lop3.b32", lambda e, i, m: _lop3(e, i), "logic")
 _form("sad.<type:u32|s32>", _called(integers.absolute_difference_sum, 3))
-_form("dp4a.<a:u32|s32>.<b:u32|s32>", lambda e, i, m: _dot(e, i, m, integers.dot4))
-_form("dp2a.lo.<a:u32|s32>.<b:u32|s32>", lambda e, i, m: _dot(e, i, m, integers.dot2_low))
-_form("dp2a.hi.<a:u32|s32>.<b:u32|s32>", lambda e, i, m: _dot(e, i, m, integers.dot2_high))
+_form("dp4a.<a:u32|s32>.<b:u32|s32>", lambda e, i, m: _dot(e, i, m))
+_form("dp2a.<half:lo|hi>.<a:u32|s32>.<b:u32|s32>", lambda e, i, m: _dot(e, i, m))
 
 
 def _unary(template: str, *, unsigned: bool = False) -> Emit:
@@ -121,9 +120,10 @@ def _lop3(e: Emitter, i: Instruction) -> None:
     e.write(i.operands[0], "b32", " | ".join(f"({term})" for term in terms) or f"{a} & 0")
 
 
-def _dot(e: Emitter, i: Instruction, m: Modifiers, function: Any) -> None:
+def _dot(e: Emitter, i: Instruction, m: Modifiers) -> None:
     a, b, c = e.reads(i.operands[1:4], (m["a"], m["b"], "s32"))
-    e.write(i.operands[0], "s32", f"{e.hold(function)}({a}, {b}, {c})")
+    dot = {"": integers.dot4, "lo": integers.dot2_low, "hi": integers.dot2_high}[m.get("half", "")]
+    e.write(i.operands[0], "s32", f"{e.hold(dot)}({a}, {b}, {c})")
 
 
 _form("mul.wide.<type:u16|s16|u32|s32>", lambda e, i, m: _wide(e, i, m, False))

@@ -255,7 +255,7 @@ def repeats_part(options: argparse.Namespace) -> list[Row]:
     """Every group of products in a child of its own."""
     found: list[Row] = []
     for group in options.groups.split(",") if options.groups else repeats.groups():
-        rows, status, output = run_child(["--child", "repeats", "--group", group], options.limit_s)
+        rows, status, output = run_child(["--child", "repeats", "--groups", group], options.limit_s)
         if status != "ok":
             rows.append({"kind": "child", "group": group, "status": status, "why": output[-2000:]})
         found += rows
@@ -432,7 +432,6 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--jobs", type=int, default=4, help="checking children at a time")
     options.add_argument("--limit-s", type=float, default=150.0, help="time limit of one child")
     options.add_argument("--groups", default="", help=f"of --repeats: some of {', '.join(repeats.groups())}")
-    options.add_argument("--group", choices=repeats.groups(), help=argparse.SUPPRESS)
     options.add_argument("--rung", default="", help=argparse.SUPPRESS)
     options.add_argument("--child", choices=(*PARTS, "facts"), help=argparse.SUPPRESS)
     options.add_argument("--log", type=Path, help=argparse.SUPPRESS)
@@ -449,7 +448,7 @@ def child(options: argparse.Namespace) -> None:
             [config] = configs_of(options.configs, preset("h200"))
         check_child(config, log, small=options.child == "sanitize", rung=options.rung)
     elif options.child == "repeats":
-        for row in repeats.repeated_rows(options.group):
+        for row in repeats.repeated_rows(options.groups):
             log.add(row)
     elif options.child == "time":
         time_child(options, log)

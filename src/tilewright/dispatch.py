@@ -99,7 +99,7 @@ class Dispatcher:
         summed in slices there, and a second kernel adds them up; else it is one launch.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
-        Cost: the first call of a layout chooses and compiles, up to 1.5 s; later ones a few microseconds.
+        Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
         if config is None and num_sms is None and use_records and reduction is FAST:  # which is what a literal is
             return self._products.run(a, b, out)

@@ -80,32 +80,26 @@ class CompileError(TilewrightError, RuntimeError):
         return f"{self.source} did not compile: {self.reason}\n  command: {self.command}\n{self.log}".rstrip()
 
 
-class DriverError(TilewrightError, RuntimeError):
+class _FailedCallError(RuntimeError):
+    """A call into somebody else's library that failed: what DriverError and LibraryError hold and say."""
+
+    def __init__(self, call: str, status: str, explanation: str, arguments: str = "") -> None:
+        self.call = call
+        self.status = status
+        self.explanation = explanation
+        self.arguments = arguments
+        super().__init__(call, status, explanation, arguments)
+
+    def __str__(self) -> str:
+        return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
+
+
+class DriverError(_FailedCallError, TilewrightError):
     """A CUDA driver call that failed, or a driver that is missing or too old."""
 
-    def __init__(self, call: str, status: str, explanation: str, arguments: str = "") -> None:
-        self.call = call
-        self.status = status
-        self.explanation = explanation
-        self.arguments = arguments
-        super().__init__(call, status, explanation, arguments)
 
-    def __str__(self) -> str:
-        return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
-
-
-class LibraryError(TilewrightError, RuntimeError):
+class LibraryError(_FailedCallError, TilewrightError):
     """A call of another vendor library (cuBLASLt, a baseline) that failed."""
-
-    def __init__(self, call: str, status: str, explanation: str, arguments: str = "") -> None:
-        self.call = call
-        self.status = status
-        self.explanation = explanation
-        self.arguments = arguments
-        super().__init__(call, status, explanation, arguments)
-
-    def __str__(self) -> str:
-        return f"{self.call}({self.arguments}) returned {self.status}: {self.explanation}"
 
 
 class EmulationError(TilewrightError, RuntimeError):

@@ -158,7 +158,7 @@ def test_repeats_run_a_child_a_group_and_one_that_dies_is_a_row(
     asked: list[str] = []
 
     def child(words: list[str], limit_s: float) -> tuple[list[dict[str, Any]], str, str]:
-        asked.append(h200.parser().parse_args(words).group)
+        asked.append(h200.parser().parse_args(words).groups)
         row = {"status": "ok", "case": "8192x8192x8192", "config": "c", "repeats": 100, "differing": 0}
         return [row | {"worst": 0.2, "seconds": 1.0}], "ok" if len(asked) > 1 else "exit -11", "trace"
 

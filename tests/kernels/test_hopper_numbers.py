@@ -157,8 +157,8 @@ def test_a_large_product_is_planned_and_not_refused(sizes: tuple[int, int, int],
 def test_a_chosen_cluster_leaves_no_sms_idle(num_sms: int) -> None:
     """B146: where there are tiles for all of them, 0.97 of the SMs have a CTA; H20, H100 PCIe, H200, a whole die.
 
-    But for products that wait for DRAM alone, which fewer SMs keep busy as well: 57.5 us with 132 CTAs, 58.6 with 120
-    at 1 x 7168 x 16384 (H200, 2026-11-30).
+    But for products that wait for DRAM alone, which fewer SMs keep busy as well: 1 x 7168 x 16384 takes 57.5 us with 56
+    CTAs and with 112, 58.6 with 120 and 57.3 with 132 (H200, 2026-11-30; benchmarks/results, narrow).
     """
     chip = device.Device(**{**{f: getattr(H200, f) for f in H200.__dataclass_fields__}, "num_sms": num_sms})
     for sizes in dict.fromkeys(shape for shapes in GROUPS.values() for shape in shapes):

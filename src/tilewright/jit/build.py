@@ -77,7 +77,7 @@ def build(source: Source, *, refuse: bool = False) -> Binary:
     `refuse` fails where `flaws` finds something, be the binary new or from a cache; production families set it.
     Raises: UnsupportedError: it must be compiled and NVRTC is missing, too old, or does not know the target.
             CompileError: it does not compile, or `refuse` and a flaw.
-    Cost: about 0.1 ms from memory, 0.5 ms from disk, 0.1 .. 1 s from the compiler.
+    Cost: about 0.1 ms from memory, 0.5 ms from disk, 0.1 .. 4 s from the compiler.
     """
     binary = _obtain(source)
     if refuse and (found := flaws(binary)):

@@ -106,7 +106,7 @@ def compile_source(source: Source, digest: str) -> Binary:
 
     Raises: UnsupportedError: no NVRTC, one too old, or a target that it does not make machine code for.
             CompileError: the unit lacks a header, does not compile, or has other entries than the one it names.
-    Cost: one core for 0.1 .. 1 s, about 30 MB.
+    Cost: one core for 0.1 .. 4 s, about 30 MB.
     """
     nvrtc = _nvrtc()
     _require_target(nvrtc, source.arch)

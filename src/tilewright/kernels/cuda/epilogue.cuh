@@ -21,6 +21,7 @@
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/misc.cuh"
+#include "rounding.cuh"
 #include "row_store.cuh"
 #include "swizzle.cuh"
 #include "transposed.cuh"
@@ -99,15 +100,6 @@ DEVICE OutOfShape matrix_of(const OutOfShape& outs, const BatchOf<DIMS>& batch, 
 template <class OutOfShape>
 DEVICE const OutOfShape& matrix_of(const OutOfShape& out, const BatchOf<0>&, uint32_t) {
     return out;
-}
-
-// Two neighbouring values, rounded to nearest even, the first in the low half.
-DEVICE uint32_t rounded_pair(float first, float second) {
-    if constexpr (Config::OUT_TYPE == Type::bf16) {
-        return ptx::cvt_rn_bf16x2_f32(second, first);
-    } else {
-        return ptx::cvt_rn_f16x2_f32(second, first);
-    }
 }
 
 // A thread's part of one wgmma: of a narrow tile the first TAIL_N / 2 values.

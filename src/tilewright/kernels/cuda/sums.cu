@@ -26,19 +26,11 @@
 #include "config.cuh"
 #include "ptx/global.cuh"
 #include "ptx/misc.cuh"
+#include "rounding.cuh"
 
 constexpr uint32_t CHUNK_BYTES = 16;
 constexpr uint32_t CHUNK = 4;  // values
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
-
-// Two neighbouring values, rounded to nearest even, the first in the low half.
-DEVICE uint32_t rounded_pair(float first, float second) {
-    if constexpr (Config::OUT_TYPE == Type::bf16) {
-        return ptx::cvt_rn_bf16x2_f32(second, first);
-    } else {
-        return ptx::cvt_rn_f16x2_f32(second, first);
-    }
-}
 
 // The chunk at `address` of slice 0, added up over all slices.
 DEVICE void add_slices(float (&sum)[CHUNK], uint64_t address, uint64_t slice_bytes, int32_t num_slices) {

@@ -14,17 +14,17 @@ behind it with and without dependent_launch, and behind the cut that was the def
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tilewright
-from tilewright.backends.steps import Step
+from tilewright.backends.steps import Step, Work
 from tilewright.bench.cases import unaligned_cases
-from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
+from tilewright.bench.children import Row, rows_of_command, write_rows
 from tilewright.bench.suite import Shape
 from tilewright.bench.unaligned_report import neighbour
 from tilewright.config import Config
@@ -32,11 +32,6 @@ from tilewright.device import preset
 from tilewright.kernels import repack
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
-
-if TYPE_CHECKING:  # of children alone
-    from tilewright.backends.cuda import CudaBackend
-    from tilewright.backends.steps import Work
-    from tilewright.timing import Candidate, CudaMachine
 
 TARGETS: tuple[Shape, ...] = (
     (4095, 4095, 4095),
@@ -64,7 +59,6 @@ CUTS: tuple[repack.Shape, ...] = (
 )
 LIMITS_S = {"check": 120.0, "time": 150.0, "pairs": 60.0, "variants": 90.0}
 FACTS_LIMIT_S = 60.0
-MAX_SETS = 64  # of operands that calls take in turn; 1023^3 is cold with 42
 
 
 def problems() -> list[Problem]:
@@ -112,14 +106,16 @@ def time_rows() -> Iterator[Row]:
 def repack_row(problem: Problem) -> Row:
     """The time of the copies alone, cold."""
     from tilewright.backends.cuda import backend
+    from tilewright.bench.held import Held  # torch
     from tilewright.dispatch import plan as make_plan
     from tilewright.timing import CudaMachine, interleaved
 
     cuda = backend()
     work = make_plan(problem, device=cuda.device(0)).work
-    held = Held(cuda, problem, work)
+    held = Held(cuda, [(problem, work)])
+    copies = dataclasses.replace(work, steps=work.steps[:1])
     with CudaMachine(cuda, 0) as machine:
-        (row,) = interleaved(machine, [held.candidate(machine, "repack", work.steps[:1])]).rows()
+        (row,) = interleaved(machine, [held.candidate("repack", problem, copies, machine.stream)]).rows()
     return row | {"status": "ok", "num_sets": held.num_sets} | copied_rate(problem, row)
 
 
@@ -128,49 +124,10 @@ def copied_rate(problem: Problem, row: Row) -> Row:
     return {"moved_gbps": sum(repack.moved_bytes(problem, problem.repacked)) / row["median_us"] / 1e3}
 
 
-class Held:
-    """Cold operands of one product, as many sets as compare() takes, each with the scratch of its work."""
-
-    def __init__(self, cuda: CudaBackend, problem: Problem, work: Work) -> None:
-        import torch  # a child's; the parent and --build need none
-
-        from tilewright.bench.operands import operand_sets, set_bytes
-        from tilewright.timing import num_cold_sets
-
-        self.cuda = cuda
-        self.num_sets = num_cold_sets(set_bytes(problem), cuda.device(0).l2_bytes, MAX_SETS)
-        sets = operand_sets(problem, self.num_sets)
-        memory = [torch.empty(max(1, work.scratch_bytes), dtype=torch.uint8, device="cuda") for _ in sets]
-        self.kept = (sets, memory)
-        self.addresses = [
-            {"a": a.data_ptr(), "b": b.data_ptr(), "out": out.data_ptr(), **work.scratch_addresses(scratch.data_ptr())}
-            for (a, b, out), scratch in zip(sets, memory, strict=True)
-        ]
-        torch.cuda.synchronize()
-
-    def candidate(self, machine: CudaMachine, name: str, steps: Sequence[Step]) -> Candidate:
-        """These steps one behind the other, on the next set each time."""
-        from tilewright.timing import Candidate
-
-        kernels = [self.cuda.load(step.binary(), 0, step.launch) for step in steps]
-        calls = [
-            [
-                self.cuda.pack(kernel, step.launch, step.arguments, addresses)
-                for kernel, step in zip(kernels, steps, strict=True)
-            ]
-            for addresses in self.addresses
-        ]
-
-        def launch(index: int) -> None:
-            for call in calls[index % self.num_sets]:
-                self.cuda.launch(call, machine.stream)
-
-        return Candidate(name, launch, self.num_sets)
-
-
 def pair_rows() -> Iterator[Row]:
     """Each product and its neighbour in the same rounds, cold, and nothing beside them: one temperature for both."""
     from tilewright.backends.cuda import backend
+    from tilewright.bench.held import Held  # torch
     from tilewright.dispatch import plan as make_plan
     from tilewright.timing import CudaMachine, interleaved
 
@@ -178,9 +135,11 @@ def pair_rows() -> Iterator[Row]:
     for shape in (*TARGETS, *SWEEP):
         pair = {"neighbour": packed(*neighbour(shape), padded=False), "tilewright": packed(*shape, padded=False)}
         works = {name: make_plan(problem, device=cuda.device(0)).work for name, problem in pair.items()}
-        held = {name: Held(cuda, problem, works[name]) for name, problem in pair.items()}
+        held = {name: Held(cuda, [(problem, works[name])]) for name, problem in pair.items()}
         with CudaMachine(cuda, 0) as machine:
-            candidates = [each.candidate(machine, name, works[name].steps) for name, each in held.items()]
+            candidates = [
+                held[name].candidate(name, problem, works[name], machine.stream) for name, problem in pair.items()
+            ]
             rows = interleaved(machine, candidates).rows()
         for row in rows:
             yield {"kind": "pair", "m": shape[0], "n": shape[1], "k": shape[2], "status": "ok"} | row
@@ -196,6 +155,7 @@ def variant_rows() -> Iterator[Row]:
 def varied(problem: Problem) -> Iterator[Row]:
     """The rows of one product; all candidates interleaved."""
     from tilewright.backends.cuda import backend
+    from tilewright.bench.held import Held  # torch
     from tilewright.dispatch import plan as make_plan
     from tilewright.jit.build import build
     from tilewright.timing import CudaMachine, interleaved
@@ -207,7 +167,8 @@ def varied(problem: Problem) -> Iterator[Row]:
         for word in ("waiting", "dependent")
     }
     operands = problem.repacked
-    held = Held(cuda, problem, works["waiting"])
+    scratch = works["waiting"].scratch  # the same for all of them
+    held = Held(cuda, [(problem, works["waiting"])])
 
     def copies(cut: repack.Shape) -> Step:
         launch = repack.launch(problem, operands, device, shape=cut)
@@ -215,12 +176,13 @@ def varied(problem: Problem) -> Iterator[Row]:
         arguments = repack.arguments(problem, operands, launch, cut)
         return Step(name="repack", binary=lambda: build(unit), launch=launch, arguments=arguments)
 
+    steps = {f"repack {cut}": (copies(cut),) for cut in CUTS} | {word: work.steps for word, work in works.items()}
+    steps[f"dependent behind {BEFORE}"] = (copies(BEFORE), *works["dependent"].steps[1:])
+    steps["product alone"] = works["waiting"].steps[1:]
     with CudaMachine(cuda, 0) as machine:
-        candidates = [held.candidate(machine, f"repack {cut}", (copies(cut),)) for cut in CUTS]
-        candidates += [held.candidate(machine, word, work.steps) for word, work in works.items()]
-        candidates += [
-            held.candidate(machine, f"dependent behind {BEFORE}", (copies(BEFORE), *works["dependent"].steps[1:])),
-            held.candidate(machine, "product alone", works["waiting"].steps[1:]),
+        candidates = [
+            held.candidate(name, problem, Work(steps=own, scratch=scratch), machine.stream)
+            for name, own in steps.items()
         ]
         rows = interleaved(machine, candidates).rows()
     for row in rows:
@@ -286,14 +248,8 @@ def table(rows: list[Row]) -> list[str]:
 
 def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
     """The rows of one part, run in a child, and how it ended where that was not well."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "rows.jsonl"
-        code, output = run_limited([sys.executable, __file__, "--child", part, "--log", str(log)], limit_s)
-        rows = rows_of(log)
-    if code == 0:
-        return rows, None
-    status = f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
-    return rows, {"kind": "child", "part": part, "status": status, "why": output[-KEPT_OUTPUT:]}
+    about = {"kind": "child", "part": part}
+    return rows_of_command([sys.executable, __file__, "--child", part], limit_s, about)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:

@@ -59,19 +59,25 @@ def rows_of(log: Path) -> list[Row]:
     return found
 
 
-def rows_of_module(module: str, words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
-    """The rows that a module of the package wrote as a child; how it ended, where that was not well, is one more.
+def rows_of_command(command: Sequence[str], limit_s: float, about: Row) -> tuple[list[Row], Row | None]:
+    """The rows that a command wrote as a child, and how it ended, where that was not well.
 
-    `about` is what that row says of itself. The child gets `words` and `--log FILE`.
+    `about` is what that row says of itself. The child gets `--log FILE` behind its words.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rows.jsonl"
-        code, output = run_limited([sys.executable, "-m", module, *words, "--log", str(log)], limit_s)
+        code, output = run_limited([*command, "--log", str(log)], limit_s)
         rows = rows_of(log)
     if code == 0:
-        return rows
+        return rows, None
     status = f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
-    return [*rows, about | {"status": status, "why": output[-KEPT_OUTPUT:]}]
+    return rows, about | {"status": status, "why": output[-KEPT_OUTPUT:]}
+
+
+def rows_of_module(module: str, words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
+    """The rows that a module of the package wrote as a child; how it ended, where that was not well, is one more."""
+    rows, failed = rows_of_command([sys.executable, "-m", module, *words], limit_s, about)
+    return rows if failed is None else [*rows, failed]
 
 
 def write_rows(rows: Iterable[Row], log: Path) -> int:

@@ -4,8 +4,9 @@
 
 OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
 rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
-`benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; all others stay as
-they were measured. A file is named <device>_<date>_<part>.json.
+`benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
+`benchmarks/lines.py --into OUT/lines.json` what table and picture need; all others stay as they were measured. A file
+is named <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.bench import report, unaligned_report
+from tilewright.bench import lines_report, report, unaligned_report
+from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+PLOTS = ROOT / "docs" / "plots"
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
-PARTS = ("check", "repeats", "time", "narrow", "unaligned", "host", "sanitize", "ceilings")
+PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "host", "sanitize", "ceilings")
 
 NARROW = (
     "kind", "status", "why", "candidate", "clusters", "m", "n", "k", "dtype", "out_dtype", "b_major", "num_sets",
@@ -43,11 +46,25 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
     if file.stem == "unaligned":
         rows = unaligned_report.published(rows)
+    if file.stem == "lines":
+        rows = lines_report.published(rows)
     device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
     results.mkdir(parents=True, exist_ok=True)
     target = results / f"{device}_{facts['date']}_{file.stem}.json"
     target.write_text(text_of(facts, rows))
     return target
+
+
+def picture_of(published: Path, plots: Path) -> Path | None:
+    """The file for the picture of published rows; None for rows that have none."""
+    device, _, part = published.stem.split("_", 2)
+    return plots / f"lines_{device}.svg" if part == "lines" else None
+
+
+def draw(published: Path, picture: Path) -> None:
+    """Draws published lines. Raises: UnsupportedError: matplotlib is not installed."""
+    content = json.loads(published.read_text())
+    lines_report.plot(content["rows"], lines_report.title(content["facts"]), picture)
 
 
 def text_of(facts: report.Row, rows: Sequence[report.Row]) -> str:
@@ -65,7 +82,13 @@ def main(words: Sequence[str] | None = None) -> int:
     for out in options.out:
         for file in [out] if out.is_file() else [out / f"{part}.json" for part in PARTS]:
             if file.exists():
-                print(publish(file, RESULTS, options.commit).relative_to(ROOT))
+                published = publish(file, RESULTS, options.commit)
+                print(published.relative_to(ROOT))
+                if (picture := picture_of(published, PLOTS)) is not None:
+                    try:
+                        draw(published, picture)
+                    except UnsupportedError as error:  # the rows are written; the picture can be drawn elsewhere
+                        print(error)
     for document in DOCUMENTS:
         report.main([str(RESULTS), "--into", str(document)])
     return 0

@@ -45,3 +45,8 @@ def test_without_an_aligned_size_the_next_sizes_are_the_neighbours() -> None:
 def test_times_that_grow_are_1_over_a_larger_size_and_a_hump_is_more() -> None:
     assert line(1, 2, 3).over_larger()[0] == 1.0
     assert line(1, 6, 3, 4, 5).over_larger() == (2.0, (1, 15, 1))
+
+
+def test_a_line_is_told_as_cells_and_as_one_word() -> None:
+    assert line(1, 6, 3, 9, 9).cells() == ("3.000", "17", "2.000", "15")
+    assert line(1, 6, 3, 4, 5).key == "1x14..18x1"

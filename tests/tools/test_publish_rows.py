@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tilewright.bench import report
+from tilewright.bench import lines_report, report
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -79,3 +79,25 @@ def test_rows_of_unaligned_products_are_condensed(tool: ModuleType, tmp_path: Pa
     (tmp_path / "unaligned.json").write_text(json.dumps({"facts": facts, "rows": [check] * 3}))
     (row,) = json.loads(tool.publish(tmp_path / "unaligned.json", tmp_path).read_text())["rows"]
     assert (row["kind"], row["part"], row["cases"], row["failed"]) == ("unaligned", "check", 3, [])
+
+
+def test_rows_of_lines_are_cut_to_what_is_read_and_drawn(tool: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/lines.py"}
+    row = {"kind": "line", "line": "1..3x8x8", "n": 8, "k": 8, "status": "ok", "median_us": 2.0, "baseline": "1x8x8"}
+    row |= {"lower_us": 1.9, "upper_us": 2.1, "spread": 0.1, "config": "c"}
+    (tmp_path / "lines.json").write_text(json.dumps({"facts": facts, "rows": [row | {"m": m} for m in (1, 2, 3)]}))
+    published = tool.publish(tmp_path / "lines.json", tmp_path / "results")
+    rows = json.loads(published.read_text())["rows"]
+    assert [(each["m"], "baseline" in each) for each in rows] == [(1, False), (2, False), (3, False)]
+    picture = tool.picture_of(published, tmp_path / "plots")
+    assert picture == tmp_path / "plots" / "lines_h200.svg"
+    tool.draw(published, picture)
+    assert lines_report.digest(rows) in picture.read_text()
+    assert tool.picture_of(tmp_path / "h200_2026-12-01_time.json", tmp_path) is None
+
+
+def test_the_picture_of_committed_lines_shows_their_numbers(tool: ModuleType) -> None:
+    for file in report.files_of([RESULTS]):
+        if (picture := tool.picture_of(file, tool.PLOTS)) is not None:
+            assert lines_report.digest(json.loads(file.read_text())["rows"]) in picture.read_text(), picture

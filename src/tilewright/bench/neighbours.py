@@ -53,6 +53,16 @@ class Line:
             found.append((time_us / fastest_us, size))
         return max(found, key=lambda pair: pair[0])
 
+    def cells(self) -> tuple[str, str, str, str]:
+        """For tables: both ratios as text, each with the extent at which it is the worst."""
+        (aligned, at_aligned), (larger, at_larger) = self.over_aligned(), self.over_larger()
+        return f"{aligned:.3f}", str(at_aligned[self.axis]), f"{larger:.3f}", str(at_larger[self.axis])
+
+    @property
+    def key(self) -> str:
+        """The line as one word: 4096x2040..2072x4096."""
+        return str(self).replace(" ", "").replace(",", "x")
+
     def __str__(self) -> str:
         first, last = self.sizes[0], self.sizes[-1]
         return ", ".join(

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report, narrow_report, unaligned_report
+from tilewright.bench import ceiling_report, lines_report, narrow_report, unaligned_report
 
 Row = dict[str, Any]
 
@@ -289,6 +289,18 @@ def unaligned_table(rows: Sequence[Row]) -> str:
     return _table(unaligned_report.COLUMNS, unaligned_report.cells(own)) + _caption(own, meaning)
 
 
+def lines_table(rows: Sequence[Row]) -> str:
+    """One line for each line of sizes that lie side by side: its times, and the worst of its cliffs."""
+    own = [row for row in rows if row.get("kind") == lines_report.KIND and "median_us" in row]
+    meaning = (
+        "The model's choice for each size, whatever is recorded; all sizes of a line are columns of one interleaved "
+        "measurement, on the same cold memory. A ratio is of two medians, the worst of the line with the size that has "
+        "it: over the faster of the next multiples of 8 on either side, and over any larger size of the line. Spread "
+        "is the distance between the quartiles over the median."
+    )
+    return _table(lines_report.COLUMNS, lines_report.cells(own)) + _caption(own, meaning)
+
+
 def repeats_table(rows: Sequence[Row]) -> str:
     """One line a config: how many products were run how often, and how many of the runs differed from their first."""
     own = [row for row in rows if row.get("kind") == "repeats" and "differing" in row]
@@ -319,6 +331,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "narrow": narrow_table,
     "narrow-summary": narrow_summary_table,
     "unaligned": unaligned_table,
+    "lines": lines_table,
     "repeats": repeats_table,
 }
 

@@ -273,9 +273,7 @@ def neighbour_lines(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]
     for name, pick in (("as shipped", _PICKS[0][1]), ("cuBLAS", lambda shape: shape.timed(BASELINE)), _PICKS[3]):
         times = {shape.size: row["median_us"] for shape in shapes if shape.mode == mode and (row := pick(shape))}
         for line in neighbours.lines(times):
-            aligned, larger = line.over_aligned(), line.over_larger()
-            cells = [text for ratio, size in (aligned, larger) for text in (f"{ratio:.3f}", str(size[line.axis]))]
-            found.append((str(line), name, str(len(line.sizes)), *cells))
+            found.append((str(line), name, str(len(line.sizes)), *line.cells()))
     return sorted(found, key=lambda cells: cells[0])  # stable: the columns of a line stay in their order
 
 

@@ -27,7 +27,7 @@ def test_the_docstring_s_worked_example_holds() -> None:
     assert terms["tensor cores"] == pytest.approx(16 * 128 * 1024 / prediction.clock_ghz / 1e3)
     assert terms["store"] == pytest.approx(16 * 2138.4 / prediction.clock_ghz / 1e3)
     assert prediction.clock_ghz == pytest.approx(1.34, abs=0.02)
-    assert prediction.total_us == pytest.approx(1590, rel=0.01)
+    assert prediction.total_us == pytest.approx(1597, rel=0.01)
 
 
 def test_the_clock_falls_until_the_power_limit_is_kept() -> None:
@@ -97,8 +97,9 @@ def test_a_large_square_takes_a_tile_that_fills_the_register_file() -> None:
     assert config.tile_m * config.tile_n >= 128 * 192
 
 
-def test_a_short_m_takes_the_shortest_tile() -> None:
-    assert model.best(packed(16, 6144, 4096), H200).config.tile_m == 64
+def test_few_rows_take_the_narrow_side() -> None:
+    config = model.best(packed(16, 6144, 4096), H200).config
+    assert (config.swap, config.tile_n) == (True, 16)
 
 
 def test_fewer_sms_never_make_it_faster() -> None:

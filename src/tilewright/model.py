@@ -86,7 +86,7 @@ def predict(family: Family, problem: Problem, config: Config, device: Device, nu
 
     Worked example, 8192^3 bf16 on an h200 with 128x256 tiles: 64 x 32 tiles on 132 CTAs are 15.5 waves, so 16 tiles a
     CTA; a tile has 128 k steps of 1024 tensor cycles and 2138 cycles to store: 2.13 million cycles, 1214 us at 1.755
-    GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1590 us.
+    GHz. That would draw more than 700 W; at 1.34 GHz, which keeps to them, it takes 1597 us.
     """
     return _predict(family, problem, config, device, num_sms, floor_us(problem, device))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.config import STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, Config
+from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
 from tilewright.problem import Problem
 
@@ -25,40 +25,49 @@ _STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # the same config and sizes through TMA: 1023^3 in 64x128 0.56 us more, 2047^3 in 128x256 1.59, which are 1.1 and 0.9.
 # Where stores are hidden nothing can be told: of (4097, 4097, 4096) 0.3 % lies between 1.3 and 1.0.
 _LANE_STORE_VALUES_PER_CYCLE = 1.0
-# Of that, hidden where a consumer's row blocks are staggered. A judgement, not a fit: clocks at tile boundaries gave
-# 256x192 200,500 cycles a tile at 8192^3, 196,608 of them on the tensor cores (H200, 2026-11-30), before its stores
-# went out in one batch.
-_STAGGERED_HIDES = 0.6
-# Those without another source: fitted together, H200, 2026-11-30, to two thirds of the 42 products of
-# benchmarks/results/h200_2026-11-30_narrow.json, and tried on the others (tools/fit_model.py): a rounded value each.
+# All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds
+# those of the others before it, by the share of the time that is spent writing, at so much of DRAM's rate. Where the
+# other consumer multiplies meanwhile hardly any of it shows. Fitted with those below, mostly to 4096 x 32768 x 512: 191
+# to 248 us in eight configs.
+_WRITE_DRAM_SHARE = 0.81
+_QUEUE = 2.0
+_PINGPONG_QUEUE = 0.23
+# Of the base and the values, hidden where a consumer's row blocks are staggered; fitted with those below.
+_STAGGERED_HIDES = 0.89
+# Those without another source: fitted together, H200, 2026-11-30, interleaved and cold, to two thirds of 85 products (the
+# suite with eight configs each, and those of few rows, few tiles or a long k with a dozen) and tried on the others
+# (tools/fit_model.py): a rounded value each.
 # First bytes from memory, first wgmmas, what is left of the last store: 2.0 us with the launch for the tiniest kernels.
 RAMP_US = 1.3
 # A ring has room for what is asked for in this time: with s stages a CTA takes s - 1 slots in it (Little's law).
-_LATENCY_US = 0.6
-# A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 120 ns.
-_CHAIN_CYCLES = 215
+_LATENCY_US = 0.98
+# A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 134 ns.
+_CHAIN_CYCLES = 235
 # What TMA needs for a row of 128 bytes of a tile, and for one past the operand's end, which it fills with zeros: one
 # row of a in 64 takes longer than 64 (k = 14336, n = 4096, 64x64 on 64 CTAs: 57.7 and 34.8 us; on 128, with half of k
 # each: 42.4 and 31.4).
-_ROW_CYCLES = 1.45
-_ABSENT_ROW_CYCLES = 6.5
+_ROW_CYCLES = 1.48
+_ABSENT_ROW_CYCLES = 6.9
+# A row whose pitch is no multiple of 128 bytes lies across two lines, and costs as much as so many that do not: 128x256
+# at 4096 x 4096 x 4104 takes 247 us, in pairs that share b 195 (as long as at 4096^3).
+_CROSSING_ROWS = 2.3
 # Of the rate of a read of whole buffers: rows of 128 bytes, each of another DRAM page.
-_TILE_DRAM_SHARE = 0.93
+_TILE_DRAM_SHARE = 0.88
 # The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
 # place of the row. With a split they lie at two places or more.
-_IN_STEP_DRAM_SHARE = 0.91
+_IN_STEP_DRAM_SHARE = 0.85
 # Two resources near their limit slow each other down: the p-norm of the times that they take alone. L2 beside DRAM, and
 # both beside what a CTA can do.
-_MEMORY_NORM = 6
-_CTA_NORM = 5
+_MEMORY_NORM = 7.7
+_CTA_NORM = 6.1
 # Adding up a split tile, a CTA: the last bytes sent, the wait, and what it sends through the cluster's network.
-_REDUCE_BASE_CYCLES = 400
-_REDUCE_BYTES_PER_CYCLE = 10
+_REDUCE_BASE_CYCLES = 190
+_REDUCE_BYTES_PER_CYCLE = 9.8
 # Of the bytes delivered to the SMs, the share that is read from the L2: equal reads that neighbouring CTAs make at
 # about the same time are merged, down to this; a cluster's multicast reads half. Fitted to L2 reads over fill, H200,
 # 2026-11-29: 128x256 0.59, 256x192 0.67, 256x128 0.70, ping-pong 128x192 0.58, clusters 0.65.
 _MERGED_SHARE = 0.3
-_MULTICAST_SHARE = 0.5
+_MULTICAST_SHARE = 0.36  # fitted with those above, where the count of L2 reads says 0.5
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
@@ -95,6 +104,20 @@ class Wave:
     store_cycles: float  # after the loop, seen by the next tile
     l2_bytes: float
     dram_bytes: float
+    out_bytes: float = 0.0
+    queue: float = 0.0  # of the time that a store waits for others', how much shows
+
+
+    def queue_us(self, loop_us: float, device: Device) -> float:
+        """Microseconds that its stores wait for each other, behind loops that take `loop_us`.
+
+        Worked example, 4096 x 32768 x 512 in 256x192, 132 tiles: 13 MB are written in 3.4 us, a loop takes 7.0 us at
+        1.755 GHz; a third of the time is spent writing, so a store waits for two thirds of 3.4 us: 2.3 us.
+        """
+        if not self.out_bytes:
+            return 0.0
+        writing_us = self.out_bytes / (device.dram_gbps * _WRITE_DRAM_SHARE) / 1e3
+        return self.queue * writing_us**2 / (loop_us + writing_us)
 
 
 @dataclass(frozen=True)
@@ -127,7 +150,8 @@ class Work:
         cycle_us = 1e-3 / clock_ghz
         total = self.last_store_cycles * cycle_us
         for wave in self.waves:
-            own = max(wave.loop_cycles * cycle_us, wave.landing_us) + wave.store_cycles * cycle_us
+            loop_us = max(wave.loop_cycles * cycle_us, wave.landing_us)
+            own = loop_us + wave.store_cycles * cycle_us + wave.queue_us(loop_us, device)
             l2 = wave.l2_bytes / device.l2_gbps / 1e3
             dram = wave.dram_bytes / (device.dram_gbps * self.dram_share) / 1e3
             memory = (l2**_MEMORY_NORM + dram**_MEMORY_NORM) ** (1 / _MEMORY_NORM)
@@ -157,17 +181,19 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
     dram_bytes = _dram_bytes(problem, config, device, grid)
 
     waves: list[Wave] = []
-    for part, count in zip(parts, counts, strict=True):
+    for (part_n, _), part, count in zip(shapes, parts, counts, strict=True):
         full, rest = divmod(count, grid)
         for ctas, many in ((grid, full), (rest, min(rest, 1))):
             if many:
                 share = ctas * (part.a_bytes + part.b_bytes) / fill_bytes
                 times = (part.tensor_cycles, part.loop_cycles, part.landing_us, part.store_cycles)
-                waves.append(Wave(many, *times, l2_bytes * share, dram_bytes * share))
+                out_bytes = ctas * config.tile_m * part_n * problem.out_dtype.size
+                queue = _PINGPONG_QUEUE if config.pingpong else _QUEUE
+                waves.append(Wave(many, *times, l2_bytes * share, dram_bytes * share, out_bytes, queue))
     last = waves.pop()
     if last.count > 1:
         waves.append(replace(last, count=last.count - 1))
-    waves.append(replace(last, count=1, store_cycles=0.0))
+    waves.append(replace(last, count=1, store_cycles=0.0, queue=0.0))
     k = -(-problem.k // config.tile_k) * config.tile_k
     return Work(
         waves=tuple(waves),
@@ -197,7 +223,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     """A tile of the average height, `tile_n` wide.
 
     Worked example, 64x16 of 16 rows (swap), k = 4096, 22 stages on an h200: 64 k tiles of 4 wgmmas of 20 cycles, 80
-    rows of 1.45 cycles, or the chain's 215: 13,760 cycles, 7.8 us; its ring asks for all of them in 64 x 0.6 / 21 us.
+    rows of 1.45 cycles, or the chain's 190: 12,160 cycles, 6.9 us; its ring asks for all of them in 64 x 0.84 / 21 us.
     """
     rows, columns = config.tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)
@@ -207,7 +233,9 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     width = min(tile_n, problem.n / columns if tile_n == config.tile_n and not config.tail_n else problem.n)
     tensor = (config.tile_k // 16) * (config.tile_m // WGMMA_M) * _wgmma_cycles(problem, tile_n, device)
     absent = config.tile_m + tile_n - height - width
-    fetch = (height + width) * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
+    own_rows = _cost_of_rows(problem, "a", height / config.cluster_n)  # the rest comes by multicast
+    own_rows += _cost_of_rows(problem, "b", width / config.cluster_m)
+    fetch = own_rows * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
     loop = own_k_tiles * max(tensor, fetch, _CHAIN_CYCLES)
     landing_us = own_k_tiles * _LATENCY_US / (config.stages - 1)
     if tile_n < config.tile_n:
@@ -217,6 +245,12 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     if config.split_k > 1:
         shown += _REDUCE_BASE_CYCLES + config.tile_m * tile_n * 4 / _REDUCE_BYTES_PER_CYCLE
     return _Tile(own_k_tiles * tensor, loop, landing_us, shown, last, height * row_bytes, width * row_bytes)
+
+
+def _cost_of_rows(problem: Problem, operand: str, rows: float) -> float:
+    """What TMA needs for so many rows of 128 bytes, in rows that each lie in one line."""
+    pitch_bytes = getattr(problem, f"{operand}_pitch") * problem.dtype.size
+    return rows * (_CROSSING_ROWS if pitch_bytes % SWIZZLE_BYTES else 1)
 
 
 def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:

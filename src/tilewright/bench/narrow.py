@@ -45,23 +45,23 @@ def shapes() -> tuple[tuple[int, int, int], ...]:
 
 
 def candidates(problem: Problem, device: Device) -> list[Config]:
-    """The model's fastest, one of each tile and split: its judgements are what is to be measured. Two are neither
-    swapped nor split; and where starts matter, the first is there once more as a dependent launch. Behind them the
-    fastest in slices, one of each tile, cluster and number, the first once more with dependent sums."""
-    kinds: dict[tuple[int, int, bool, int], Config] = {}
+    """The model's fastest, one of each tile, split and pairing: its judgements are what is to be measured. Two are
+    neither swapped nor split; and where starts matter, the first is there once more as a dependent launch. Behind them
+    the fastest in slices, one of each tile, cluster and number, the first once more without dependent sums."""
+    kinds: dict[tuple[int, int, bool, int, int], Config] = {}
     ranked = model.ranked(problem, device, count=1 << 30)
     for each in ranked:
         config = each.config
-        if config.sharing == 1 and config.slices == 1:
-            kinds.setdefault((config.tile_m, config.tile_n, config.swap, config.split_k), config)
+        if (config.sharing == 1 or config.swap) and config.slices == 1:
+            kinds.setdefault((config.tile_m, config.tile_n, config.swap, config.split_k, config.sharing), config)
     found = list(kinds.values())
     whole = [config for config in found if config.split_k == 1 and not config.swap][:2]
     chosen = list(dict.fromkeys([*found[: CANDIDATES - len(whole)], *whole]))
     if ranked[0].prediction.total_us < DEPENDENT_US:
         chosen.append(chosen[0].replace(dependent_launch=True))
-    sliced = [each.config for each in ranked if each.config.slices > 1 and not each.config.dependent_sums]
+    sliced = [each.config for each in ranked if each.config.slices > 1]
     sliced = sliced[: SLICED if problem.m * problem.n <= SLICED_OUT else 1]
-    return [*chosen, *sliced, *(config.replace(dependent_sums=True) for config in sliced[:1])]
+    return [*chosen, *sliced, *(config.replace(dependent_sums=False) for config in sliced[:1])]
 
 
 def problems(wanted: Iterable[tuple[int, int, int]] | None = None) -> Iterator[Problem]:

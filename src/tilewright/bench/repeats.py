@@ -96,6 +96,7 @@ def groups() -> dict[str, tuple[Repeat, ...]]:
     """What one child repeats, by name: the model's choices, each form, the ladder."""
     found = {"model": tuple(_of_the_model())}
     found |= {name: tuple(_of_a_form(config)) for name, config in FORMS.items()}
+    found["split-short"] = tuple(_of_short_splits())
     return found | {"ladder": tuple(_of_the_ladder())}
 
 
@@ -120,6 +121,17 @@ def _of_a_form(config: Config) -> Iterator[Repeat]:
     yield Repeat(problem=packed(*RAGGED, b_major="n"), config=config)
     yield Repeat(problem=packed(4097, 8200, 520), config=config)  # k hardly longer than the ring
     yield Repeat(problem=packed(2049, 2056, 1000), config=config, num_sms=8)  # many tiles a CTA
+
+
+def _of_short_splits() -> Iterator[Repeat]:
+    """A CTA has one to five k tiles and dozens of tiles, so that one tile's partial sums follow the last one's closely:
+    where 9 runs of 100 differed while the room for them was given free too early (H200, 2026-11-30)."""
+    for split_k, consumers in ((2, 2), (4, 2), (8, 2), (2, 1), (4, 1), (8, 1)):
+        config = Config(tile_m=64 * consumers, tile_n=128 if split_k < 8 else 64, consumers=consumers)
+        config = config.replace(stages=4, store_slots=1, split_k=split_k)
+        for shape in ((4097, 8200, 520), (8192, 8192, 512)):
+            yield Repeat(problem=packed(*shape), config=config)
+            yield Repeat(problem=packed(*shape), config=config.replace(swap=True))
 
 
 def _of_the_ladder() -> Iterator[Repeat]:

@@ -31,6 +31,7 @@ def narrow_space(problem: Problem, device: Device) -> Iterator[Config]:
     narrow = dict.fromkeys(_narrow(problem))
     for base in narrow:
         yield from _split(base, SPLITS, problem, device)
+        yield from _paired(base, problem, device)
     for base in _few(problem):
         if base not in narrow:
             yield from _split(base, SPLITS[1:], problem, device)  # whole, they are among the family's other tiles
@@ -71,6 +72,13 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
         config = deep(base.replace(split_k=split_k), problem, device)
         if not config.violations(problem, device):
             yield config
+
+
+def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """Pairs of CTAs along the wide side that read the narrow one once for both, where there are pairs for every SM."""
+    config = deep(base.replace(cluster_m=2), problem, device)
+    if config.num_tiles(problem) >= device.num_sms and not config.violations(problem, device):
+        yield config
 
 
 def deep(config: Config, problem: Problem, device: Device) -> Config:

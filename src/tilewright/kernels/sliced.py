@@ -27,7 +27,7 @@ def sliced_space(problem: Problem, device: Device) -> Iterator[Config]:
     if problem.batch or problem.k < LEAST_K:
         return
     for tile_m, tile_n, consumers in _TILES:
-        tile = Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, store_slots=1)
+        tile = Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, store_slots=1, dependent_sums=True)
         for slices in slice_counts(problem, tile, device):
             alone = deep(tile.replace(slices=slices), problem, device)
             for cluster_m, cluster_n in _SHARED if tile_m * tile_n >= _SMALLEST_SHARED else _SHARED[:1]:
@@ -37,7 +37,6 @@ def sliced_space(problem: Problem, device: Device) -> Iterator[Config]:
                 config = alone.replace(cluster_m=cluster_m, cluster_n=cluster_n)
                 if not config.violations(problem, device):
                     yield config
-                    yield config.replace(dependent_sums=True)
 
 
 def slice_counts(problem: Problem, config: Config, device: Device) -> list[int]:

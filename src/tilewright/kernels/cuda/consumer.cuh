@@ -213,6 +213,7 @@ private:
                 Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
                 reduction.receive(sums);
                 store_blocks(sums, to, tile, tile.n + reduction.first_column());
+                reduction.give_room();
             }
             reduction.advance();
         }

@@ -17,7 +17,9 @@
 // fence nor a release at cluster scope is needed, which costs a MEMBAR.ALL.GPU, and nobody reads another CTA's memory,
 // which costs a round trip. Bytes may land before lane 0 has announced them: the phase waits for that arrival. Those of
 // the next tile cannot: their senders wait for `empty`. An arrival on `empty` hands no ordinary write over, so it has
-// no scope (ptx::mbarrier_arrive_cluster says why). Sums are made in the order of ranks: the same bits in every run.
+// no scope (ptx::mbarrier_arrive_cluster says why); then it orders no read of this CTA before the next writes of
+// another, and comes behind the stores of the sums, which need what was read. Sums are made in the order of ranks: the
+// same bits in every run.
 //
 // Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are
 // the lane's four values of a block of 8 columns, as wgmma deals them out; full[warp], empty[warp]. A warp's accesses
@@ -102,7 +104,7 @@ public:
         }
     }
 
-    // Adds up what all ranks have sent of the share of this one, block for block, and gives the room free.
+    // Adds up what all ranks have sent of the share of this one, block for block.
     DEVICE void receive(Sums (&sums)[Config::WGMMAS_M]) {
         if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, Config::SPLIT_K * SHARE_BYTES);
         wait(full, parity);
@@ -122,7 +124,13 @@ public:
                 }
             }
         }
-        __syncwarp();  // all lanes have read
+    }
+
+    // Gives the room of what was received free, once the sums are stored. Not before: a sum that has left its register
+    // has been loaded, while behind receive() the last loads may still be on their way, and an arrival without a scope
+    // does not wait for them.
+    DEVICE void give_room() const {
+        __syncwarp();  // all lanes have stored
         // modulo: the compiler may compute the address in all lanes, and there is no rank 31
         const uint32_t sender = ptx::mapa_shared_cluster(empty, lane % Config::SPLIT_K);
         if (lane < Config::SPLIT_K) ptx::mbarrier_arrive_cluster(sender);

@@ -80,7 +80,7 @@ def test_the_model_takes_the_fastest_of_those_that_keep_the_order() -> None:
 
 
 def test_what_runs_where_there_is_no_other_order_is_the_fast_choice() -> None:
-    problem = packed(16, 6144, 4096)
+    problem = packed(64, 6144, 4096)
     assert choice.choose(problem, H200, reduction="invariant").config == INVARIANT.of(
         choice.choose(problem, H200).config
     )
@@ -103,7 +103,7 @@ def test_explain_tells_the_price_of_an_invariant_order_and_nothing_of_a_fast_one
 
 
 def test_a_price_of_nothing_is_told_as_such() -> None:
-    problem = packed(16, 6144, 4096)
+    problem = packed(64, 6144, 4096)
     told = tilewright.plan(problem, reduction="invariant").explain()
     assert told.fast == told.config
     assert "costs nothing here" in str(told)

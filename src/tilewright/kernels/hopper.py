@@ -20,6 +20,7 @@ from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels import sums
 from tilewright.kernels.family import with_inputs_exchanged, with_operands_named
+from tilewright.kernels.fitted import fitted_space
 from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.kernels.sliced import sliced_space
@@ -80,6 +81,7 @@ class HopperFamily:
                 yield config
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
+        yield from fitted_space(problem, device)
         yield from narrow_space(problem, device)
         yield from sliced_space(problem, device)
 

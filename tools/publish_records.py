@@ -1,35 +1,75 @@
 """Merges records of a tuning into those that the package ships: one line a product, sorted, the newest last measured.
 
-    python tools/publish_records.py RECORDS.jsonl
+    python tools/publish_records.py [RECORDS.jsonl] [--confirmed-by BENCH.json ...]
 
 Records of devices that no shipped file is for are left out and named. The file is made for a person to read in a diff.
+
+A record is of one regime, interleaved, and the best of many near equals is the luckiest of them too. So a bench that had
+the record beside the untuned choice has the last word: where the two are different configs and the recorded one was less
+than 1 % faster in any of the benches that are named, the record is dropped, and the model chooses.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+import argparse
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tilewright import device, records
+from tilewright.bench.suite_run import RECORDED, UNTUNED
+from tilewright.problem import packed
 from tilewright.records import Record, Store
+
+LEAST_GAIN = 1.01  # of a record over the model's choice: what an interleaved run tells apart, and worth a line
 
 SHIPPED = Path(__file__).parent.parent / "src" / "tilewright" / "data" / "records"
 
 
 def merged(shipped: Path, new: Path) -> list[Record]:
     """The last record of every product, the new file's over the shipped one's."""
-    found = {each.key: each for path in (shipped, new) for each in Store(path).records()}
+    found = {each.key: each for path in (shipped, new) if path.is_file() for each in Store(path).records()}
     return sorted(found.values(), key=lambda each: each.key)
+
+
+def refuted(rows: Iterable[dict[str, Any]], shipped: Sequence[Record]) -> set[str]:
+    """Keys of records that these rows of a bench have beside an untuned choice that is as good.
+
+    Rows are of products of packed arrays, as `tilewright bench` has them; a record that is another config by now is not
+    what they measured.
+    """
+    configs = {each.key: str(each.config) for each in shipped}
+    found: dict[tuple[int, int, int], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row.get("median_us") and row.get("candidate") in (UNTUNED, RECORDED):
+            found.setdefault((row["m"], row["n"], row["k"]), {})[row["candidate"]] = row
+    keys = set()
+    for shape, columns in found.items():
+        if len(columns) < 2 or columns[UNTUNED]["config"] == columns[RECORDED]["config"]:
+            continue
+        key = records.key_of(packed(*shape), device.preset("h200"))
+        measured = columns[RECORDED]["config"] == configs.get(key)
+        if measured and columns[UNTUNED]["median_us"] < LEAST_GAIN * columns[RECORDED]["median_us"]:
+            keys.add(key)
+    return keys
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """The command line."""
-    (file,) = sys.argv[1:] if words is None else words
-    left = {each.device for each in Store(Path(file)).records()}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("records", nargs="?", type=Path, metavar="RECORDS.jsonl")
+    parser.add_argument("--confirmed-by", nargs="+", type=Path, default=[], metavar="BENCH.json")
+    options = parser.parse_args(words)
+    file = options.records or Path()
+    left = {each.device for each in Store(file).records()} if options.records else set()
     for target in sorted(SHIPPED.glob("*.jsonl")):
         name = records.device_text(device.preset(target.stem))
-        mine = [each for each in merged(target, Path(file)) if each.device == name]
+        mine = [each for each in merged(target, file) if each.device == name]
+        for bench in options.confirmed_by:
+            dropped = refuted(json.loads(bench.read_text())["rows"], mine)
+            print(*(f"not confirmed: {each.problem}: {each.config}" for each in mine if each.key in dropped), sep="\n")
+            mine = [each for each in mine if each.key not in dropped]
         target.write_text("".join(each.line() + "\n" for each in mine), encoding="utf-8")
         print(f"{target.name}: {len(mine)} records")
         left.discard(name)
@@ -39,4 +79,4 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -107,7 +107,6 @@ class Wave:
     out_bytes: float = 0.0
     queue: float = 0.0  # of the time that a store waits for others', how much shows
 
-
     def queue_us(self, loop_us: float, device: Device) -> float:
         """Microseconds that its stores wait for each other, behind loops that take `loop_us`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -69,3 +70,24 @@ def test_shipping_twice_changes_nothing(tool: ModuleType, tmp_path: Path) -> Non
     once = shipped.read_text()
     tool.main([str(new)])
     assert shipped.read_text() == once != ""
+
+
+def test_a_record_that_a_bench_has_beside_an_equally_fast_choice_is_dropped(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """64: 2 % faster, kept; 32: 0.5 %, dropped; 16: the same config, kept; 8: another config by now, kept; 4: not there."""
+    shipped, bench = tmp_path / "shipped" / "h200.jsonl", tmp_path / "bench.json"
+    shipped.write_text("".join(record(m, 3.0).line() + "\n" for m in (64, 32, 16, 8, 4)))
+    config, other = str(Config()), str(Config(stages=3))
+    measured = {64: (10.2, other, config), 32: (10.05, other, config), 16: (9.0, config, config), 8: (9.0, "x", other)}
+    rows = [
+        {"m": m, "n": 8, "k": 8, "candidate": candidate, "median_us": us, "config": name}
+        for m, (untuned_us, untuned, recorded) in measured.items()
+        for candidate, us, name in (("tilewright", untuned_us, untuned), ("tilewright recorded", 10.0, recorded))
+    ]
+    rows += [{"m": 4, "n": 8, "k": 8, "candidate": "tilewright recorded", "status": "no record"}]
+    bench.write_text(json.dumps({"facts": {}, "rows": rows}))
+    assert tool.main(["--confirmed-by", str(bench)]) == 0
+    left = [records.record_of(line).key for line in shipped.read_text().splitlines()]
+    assert left == sorted(record(m, 3.0).key for m in (64, 16, 8, 4))
+    assert "not confirmed: 32x8x8" in capsys.readouterr().out

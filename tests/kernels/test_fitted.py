@@ -1,0 +1,70 @@
+"""kernels/fitted.py: widths that fill whole waves, legal and compiled clean."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright import device, model
+from tilewright.jit.build import build
+from tilewright.kernels.fitted import fitted_space
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import render
+from tilewright.problem import Problem, packed
+
+H200 = device.preset("h200")
+LOW = [
+    packed(128, 6144, 4096),
+    packed(64, 28672, 4096),
+    packed(128, 57344, 8192, out_dtype="fp32"),
+    packed(256, 8192, 4096, b_major="n"),
+    packed(512, 6144, 1000, dtype="fp16"),
+]
+
+
+@pytest.mark.parametrize(
+    ("problem", "width", "tiles"),
+    [
+        (packed(128, 6144, 4096), (64, 96), 128),
+        (packed(128, 7168, 2048), (64, 112), 128),
+        (packed(128, 10240, 8192), (64, 160), 128),
+        (packed(128, 28672, 4096), (128, 224), 128),
+        (packed(64, 28672, 4096), (64, 224), 128),
+    ],
+    ids=str,
+)
+def test_a_width_is_there_that_fills_a_wave(problem: Problem, width: tuple[int, int], tiles: int) -> None:
+    """Those that cuBLASLt's best algorithms have, too (H200, 2026-11-30)."""
+    (found,) = [each for each in fitted_space(problem, H200) if (each.tile_m, each.tile_n) == width]
+    assert found.num_tiles(problem) == tiles
+    assert HOPPER.launch(problem, found, H200).grid == tiles
+
+
+@pytest.mark.parametrize("problem", LOW, ids=str)
+def test_every_config_is_legal_and_its_last_wave_is_nearly_full(problem: Problem) -> None:
+    found = list(fitted_space(problem, H200))
+    assert found
+    assert len(found) == len(set(found))
+    assert set(found) <= set(HOPPER.space(problem, H200))
+    for config in found:
+        assert config.violations(problem, H200) == ()
+        waves = config.num_tiles(problem) / H200.num_sms
+        assert waves <= 4.0
+        assert waves > -(-config.num_tiles(problem) // H200.num_sms) - 0.5
+
+
+def test_the_model_takes_one_where_the_last_wave_would_be_a_part() -> None:
+    for problem in (packed(128, 6144, 4096), packed(128, 10240, 8192), packed(128, 57344, 8192)):
+        assert model.best(problem, H200).config in set(fitted_space(problem, H200))
+
+
+@pytest.mark.parametrize(
+    "problem", [packed(4096, 4096, 4096), packed(128, 6144, 4096, batch=(3,)), packed(128, 256, 4096)], ids=str
+)
+def test_none_is_offered_for_a_high_out_a_batch_or_less_than_a_wave(problem: Problem) -> None:
+    assert list(fitted_space(problem, H200)) == []
+
+
+@pytest.mark.parametrize("problem", LOW, ids=str)
+def test_the_kernels_compile_without_spills(problem: Problem) -> None:
+    for config in fitted_space(problem, H200):
+        assert build(render(HOPPER, problem, config, H200), refuse=True).resources.stack_bytes == 0

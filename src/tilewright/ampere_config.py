@@ -23,9 +23,16 @@ COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 MAX_REGISTERS = 255  # a thread (CUDA programming guide)
-SMEM_RESERVED_BYTES = 1024  # of a CTA, beside what it asks for (CUDA programming guide, compute capability 8.0 and later)
+SMEM_RESERVED_BYTES = (
+    1024  # of a CTA, beside what it asks for (CUDA programming guide, compute capability 8.0 and later)
+)
 # CTAs, warps an SM by compute capability (CUDA programming guide, technical specifications).
-_RESIDENT: dict[tuple[int, int], tuple[int, int]] = {(8, 0): (32, 64), (8, 6): (16, 48), (8, 9): (24, 48), (9, 0): (32, 64)}
+_RESIDENT: dict[tuple[int, int], tuple[int, int]] = {
+    (8, 0): (32, 64),
+    (8, 6): (16, 48),
+    (8, 9): (24, 48),
+    (9, 0): (32, 64),
+}
 _REGISTER_UNIT = 256  # of a warp: registers are given out in steps of 8 a thread (CUDA occupancy calculator)
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
 # Source: with these none of the configs of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a).
@@ -115,7 +122,7 @@ class AmpereConfig(Config):
         return 2 * (self.warp_m // MMA_M) * 4 + (self.ahead + 1) * 4
 
     def registers_at_most(self, device: Device) -> int:
-        """Registers a thread that the launch bounds leave the compiler: `ctas` CTAs in the register file, in steps of 8.
+        """Registers a thread that the launch bounds leave: `ctas` CTAs in the register file, in steps of 8.
 
         Worked example: one CTA of 256 threads in 65,536 has 255, the most that there is; two have 128.
         """
@@ -189,8 +196,8 @@ class AmpereConfig(Config):
             extent = getattr(self, f"tile_{name}")
             if extent < 1 or extent % (step * warps) or extent > MAX_EXTENT:
                 found.append(
-                    f"tile_{name} = {extent} is not a multiple of {step * warps}, {step} for each of {warps} warps, up to "
-                    f"{MAX_EXTENT}"
+                    f"tile_{name} = {extent} is not a multiple of {step * warps}, {step} for each of {warps} warps, up "
+                    f"to {MAX_EXTENT}"
                 )
         if self.tile_k not in TILE_KS:
             found.append(f"tile_k = {self.tile_k} is not {' or '.join(map(str, TILE_KS))}")
@@ -225,16 +232,16 @@ class AmpereConfig(Config):
             extent = getattr(self, f"tile_{name}")
             contiguous = getattr(problem, f"{operand}_major")
             if contiguous != "k" and extent % PANEL:
-                found.append(f"tile_{name} = {extent} of {contiguous}-contiguous {operand} is not a multiple of {PANEL}")
+                found.append(f"tile_{name} = {extent} of {contiguous}-contiguous {operand} is no multiple of {PANEL}")
             copy_bytes = self.copy_bytes(problem, operand)
             if not copy_bytes:
                 found.append(
-                    f"{operand} has rows or matrices that begin at odd multiples of 2 bytes, which cp.async does not copy"
+                    f"{operand} has rows or matrices at odd multiples of 2 bytes, which cp.async does not copy"
                 )
             elif (tile_bytes := extent * self.tile_k * size) % (self.threads * copy_bytes):
                 found.append(
-                    f"the {tile_bytes} bytes of a k tile of {operand} are not as many pieces of {copy_bytes} for each of "
-                    f"{self.threads} threads; use a larger tile_{name}, or fewer warps"
+                    f"the {tile_bytes} bytes of a k tile of {operand} are not as many pieces of {copy_bytes} for each "
+                    f"of {self.threads} threads; use a larger tile_{name}, or fewer warps"
                 )
         return found
 
@@ -247,26 +254,26 @@ class AmpereConfig(Config):
                 "split the product along m or n, or use a larger tile"
             )
         smem = self.smem_bytes(problem)
-        ring = f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.warps * self.store_warp_bytes(problem)}"
         if smem > device.smem_per_cta_bytes:
-            fewer = (device.smem_per_cta_bytes - self.warps * self.store_warp_bytes(problem)) // self.stage_bytes(problem)
+            stores = self.warps * self.store_warp_bytes(problem)
+            fewer = (device.smem_per_cta_bytes - stores) // self.stage_bytes(problem)
             works = f"use {fewer} stages" if fewer >= 3 else "use a smaller tile"
             found.append(
-                f"{ring} to store through are {smem} bytes of shared memory; {device.name} gives a CTA "
-                f"{device.smem_per_cta_bytes}; {works}"
+                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {stores} to store through are {smem} "
+                f"bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}; {works}"
             )
         elif (fit := self.ctas_per_sm(problem, device)) < self.ctas:
             found.append(
-                f"ctas = {self.ctas} of {smem} + {SMEM_RESERVED_BYTES} bytes of shared memory and {self.warps} warps do not "
-                f"fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use fewer stages "
-                "or fewer ctas"
+                f"ctas = {self.ctas} of {smem} + {SMEM_RESERVED_BYTES} bytes of shared memory and {self.warps} warps "
+                f"do not fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use "
+                "fewer stages or fewer ctas"
             )
         registers = self.registers_at_most(device)
         if (needed := self.accumulators + self.fragment_registers + _STATE_REGISTERS) > registers:
             found.append(
                 f"{self.accumulators} accumulators a thread, {self.fragment_registers} registers of fragments and "
-                f"{_STATE_REGISTERS} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have {registers} "
-                "each; use a smaller tile, more warps or fewer ctas"
+                f"{_STATE_REGISTERS} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
+                f"{registers} each; use a smaller tile, more warps or fewer ctas"
             )
         return found
 

@@ -87,8 +87,8 @@ class BoundPlan:
 
     `launch(call, stream)` enqueues what call_for() returned; after a hit of `calls` nothing else is needed. What is not
     there, enqueue() serves: calls that are met for the first time, and those of several steps, which never are.
-    `work(operands)` is what the product comes down to when these of a and b are copied first; `needs_bytes` of a and of b
-    say when they are (layout.copied).
+    `work(operands)` is what the product comes down to when these of a and b are copied first; `needs_bytes` of
+    a and of b say when they are (layout.copied).
     """
 
     def __init__(

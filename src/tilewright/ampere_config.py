@@ -51,6 +51,7 @@ class AmpereConfig(Config):
     """
 
     family: ClassVar[str] = "ampere"
+    reader: ClassVar[str] = "cp.async"
 
     tile_m: int = 128
     tile_n: int = 128

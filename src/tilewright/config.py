@@ -72,6 +72,7 @@ class Config:
     """
 
     family: ClassVar[str] = "hopper"  # whose kernel it is for
+    reader: ClassVar[str] = "TMA"  # what brings a and b into shared memory
 
     tile_m: int = 128
     tile_n: int = 256

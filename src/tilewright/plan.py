@@ -142,6 +142,7 @@ class Plan(Runner):
         read_bytes, written_bytes = repack.moved_bytes(self.problem, operands)
         return Copies(
             operands=operands,
+            reader=self.config.reader,
             launch=repack.launch(self.problem, operands, self.device, self.num_sms),
             read_bytes=read_bytes,
             written_bytes=written_bytes,

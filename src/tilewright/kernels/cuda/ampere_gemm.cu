@@ -169,8 +169,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
         for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
             ptx::cp_async_wait_group<Config::STAGES - 3>();
             __syncthreads();  // everybody's copies of the next slot have landed; everybody is done with the one before
-            const bool is_last = i + 1 == own_tiles && k_tile + 1 == num_k_tiles;
-            const uint32_t next = is_last ? slot : after(slot);  // past the last one: fragments that nobody multiplies
+            const uint32_t next = after(slot);  // past the last k tile: zeros, which nobody multiplies
             multiply_units<0>(warp_tile, copies, ring + slot, ring + next);
             copies.advance();
             slot = next;

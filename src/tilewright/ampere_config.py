@@ -35,8 +35,11 @@ _RESIDENT: dict[tuple[int, int], tuple[int, int]] = {
 }
 _REGISTER_UNIT = 256  # of a warp: registers are given out in steps of 8 a thread (CUDA occupancy calculator)
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
-# Source: with these none of the configs of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a).
+# Source: with these no config of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
+# keeps addresses of copies where a thread has many: of 4 bytes, 13 kernels of 32 to 64 a thread spilled 4 to 168
+# bytes, none of 24, and none of up to 16 copies of 16 bytes.
 _STATE_REGISTERS = 24
+_NARROW_COPY_REGISTERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,14 +272,22 @@ class AmpereConfig(Config):
                 f"do not fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use "
                 "fewer stages or fewer ctas"
             )
-        registers = self.registers_at_most(device)
-        if (needed := self.accumulators + self.fragment_registers + _STATE_REGISTERS) > registers:
+        registers, state = self.registers_at_most(device), self._registers_of_state(problem)
+        if (needed := self.accumulators + self.fragment_registers + state) > registers:
             found.append(
                 f"{self.accumulators} accumulators a thread, {self.fragment_registers} registers of fragments and "
-                f"{_STATE_REGISTERS} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
+                f"{state} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
                 f"{registers} each; use a smaller tile, more warps or fewer ctas"
             )
         return found
+
+    def _registers_of_state(self, problem: Problem) -> int:
+        """Registers a thread beside accumulators and fragments."""
+        narrow = 0  # copies a thread for a k tile, of fewer than 16 bytes
+        for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
+            if (copy_bytes := self.copy_bytes(problem, operand)) < COPY_BYTES[0]:
+                narrow += extent * self.tile_k * problem.dtype.size // (self.threads * max(copy_bytes, 1))
+        return _STATE_REGISTERS + _NARROW_COPY_REGISTERS * narrow
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule

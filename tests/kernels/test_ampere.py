@@ -306,6 +306,13 @@ def test_what_the_kernel_is_not_written_for_is_refused_in_words(changes: dict[st
     assert any(words in reason for reason in AmpereConfig().replace(**changes).violations(LARGE, A100))
 
 
+def test_many_narrow_copies_a_thread_take_registers_too() -> None:
+    narrow = pitched(LARGE, 2, 2)
+    assert AmpereConfig(tile_n=256, warps_n=4, stages=3).violations(narrow, A100) == ()  # 24 copies of 4 bytes
+    (reason,) = AmpereConfig().violations(narrow, A100)  # 32
+    assert "88 of state are 256; 1 x 128 threads on an SM have 255 each" in reason
+
+
 def test_a_tile_of_half_a_panel_is_refused_where_m_or_n_is_contiguous() -> None:
     config = AmpereConfig(tile_m=32, tile_n=64)
     assert config.violations(packed(64, 64, 64), A100) == ()

@@ -6,22 +6,22 @@
 //
 //            <-------- TILE_N -------->
 //          ^ +------------+-----------+
-//          | | warp 0     | warp 2    |   of each 16 x 8 of a warp's part lane t holds rows t / 4 and t / 4 + 8, the two
-//   TILE_M | +------------+-----------+   columns from 2 (t % 4)
+//          | | warp 0     | warp 2    |   of each 16 x 8 of a warp's part lane t holds rows t / 4 and t / 4 + 8,
+//   TILE_M | +------------+-----------+   the two columns from 2 (t % 4)
 //          | | warp 1     | warp 3    |   (here WARPS_M = 2, WARPS_N = 2)
 //          v +------------+-----------+
 //
 // Roles. All warps do the same: copy their share of a slot, multiply their part of another, store their own rows.
 //
-// Pipeline: a ring of STAGES slots; a slot is a k tile of a and one of b (tile_copy.cuh). The k tiles of all tiles of the
-// CTA are one sequence t = 0, 1, ...: copies run ahead of a tile's end into the next tile, and while a tile is stored its
-// successor's first slots are on their way.
+// Pipeline: a ring of STAGES slots; a slot is a k tile of a and one of b (tile_copy.cuh). The k tiles of all tiles of
+// the CTA are one sequence t = 0, 1, ...: copies run ahead of a tile's end into the next tile, and while a tile is stored
+// its successor's first slots are on their way.
 //
-//   what                when                                       why it is safe
-//   copy k tile         beside the multiplications of k tile t,    its slot held k tile t - 1, and the barrier at the start
-//   t - 1 + STAGES      one group a k tile                         of t says that every warp is done with that one
-//   read k tile t + 1   from within k tile t on: fragments are     wait_group at the start of t: each thread's copies of
-//                       loaded ahead (warp_tile.cuh)               t + 1 have landed; then the barrier: everybody's
+//   what                when                                      why it is safe
+//   copy k tile         beside the multiplications of k tile t,   its slot held k tile t - 1, and the barrier at the
+//   t - 1 + STAGES      one group a k tile                        start of t says that every warp is done with that one
+//   read k tile t + 1   from within k tile t on: fragments are    wait_group at the start of t: each thread's copies of
+//                       loaded ahead (warp_tile.cuh)              t + 1 have landed; then the barrier: everybody's
 //
 // So STAGES - 2 k tiles are on their way at least while one is multiplied, and one barrier a k tile is all there is.
 //
@@ -30,9 +30,9 @@
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
-// Limits, kept by config.violations: THREADS a power of two; TILE_K 32 or 64; WARP_M a multiple of 16, WARP_N of 32; m- or
-// n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least 3; bases,
-// pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
+// Limits, kept by config.violations: THREADS a power of two; TILE_K 32 or 64; WARP_M a multiple of 16, WARP_N of 32;
+// m- or n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least 3;
+// bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
 
 #include "config.cuh"
 #include "ptx/cp_async.cuh"
@@ -175,8 +175,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
             slot = next;
         }
         const Tile tile = schedule.wide(i);
-        const Out out{static_cast<char*>(out_base) + strides.offset(strides.out, tile.matrix()) * OUT_SIZE, out_pitch, m,
-                      n};
+        const int64_t out_offset = strides.offset(strides.out, tile.matrix()) * OUT_SIZE;
+        const Out out{static_cast<char*>(out_base) + out_offset, out_pitch, m, n};
 #pragma unroll
         for (int block = 0; block < A_BLOCKS; ++block) {
             store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16, tile.n + warp_n, lane);

@@ -1,5 +1,5 @@
-// A batch of products whose operands are reached by pointers: where each matrix begins. BATCH_DIMS as in batch.cuh, which
-// is for operands that TMA reads. Knows nothing of tiles.
+// A batch of products whose operands are reached by pointers: where each matrix begins. BATCH_DIMS as in batch.cuh,
+// which is for operands that TMA reads. Knows nothing of tiles.
 #pragma once
 
 #include "config.cuh"
@@ -13,7 +13,7 @@ struct StridesOf {
     int64_t b[DIMS];
     int64_t out[DIMS];
 
-    // Elements from the first matrix of an operand to that of this number, 0 .. num_matrices-1; `strides` is one of ours.
+    // Elements from the first matrix of an operand to that of this number, 0 .. num_matrices-1; `strides`: one of ours.
     DEVICE int64_t offset(const int64_t (&strides)[DIMS], uint32_t number) const {
         int64_t found = 0;
 #pragma unroll

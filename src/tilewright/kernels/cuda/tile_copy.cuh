@@ -1,14 +1,14 @@
 // How a tile of an operand comes into a slot of shared memory: by cp.async of all threads, zeros where the matrix ends.
 //
-// A tile lies in shared memory in rows: where k is contiguous, a row of TILE_K k values for each of its EXTENT rows of m
-// or n; where m or n is, panels of 64 of them, each TILE_K rows of k, 128 bytes a row. Either way 16-byte chunks are
+// A tile lies in shared memory in rows: where k is contiguous, a row of TILE_K k values for each of its EXTENT rows of
+// m or n; where m or n is, panels of 64 of them, each TILE_K rows of k, 128 bytes a row. Either way 16-byte chunks are
 // swizzled (swizzle.cuh): 8 chunks below each other, which ldmatrix reads at once, lie in 8 different quarters of 128
 // bytes, and so do 8 beside each other, which a quarter of a warp writes at once.
 //
 // A thread copies pieces of COPY_BYTES, always the same piece of a row, of every PASS_ROWS-th row. COPY_BYTES is the
-// largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the others
-// through it (.ca). What the rows do not have is read as zeros: past the end of k, so that no product is added that is
-// not there; rows of m or n past the end, whose results nobody stores.
+// largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the
+// others through it (.ca). What the rows do not have is read as zeros: past the end of k, so that no product is added
+// that is not there; rows of m or n past the end, whose results nobody stores.
 #pragma once
 
 #include "config.cuh"
@@ -61,7 +61,7 @@ public:
         }
     }
 
-    // Issues copies FIRST .. END - 1 of the k tile at hand, of which `k_left` k values are there, into the tile at `target`.
+    // Issues copies FIRST .. END - 1 of the k tile at hand, of which `k_left` k values are there, into that at `target`.
     template <int FIRST, int END>
     DEVICE void copy(uint32_t target, int32_t k_left) const {
 #pragma unroll

@@ -35,8 +35,8 @@ DEVICE void mma(float (&rC)[4], const uint32_t (&rA)[4], uint32_t b0, uint32_t b
     }
 }
 
-// Where a lane's rows of the fragments of one operand lie, for ldmatrix; `IS_A`: of a. A warp begins at row `first` of m
-// or n of the tile.
+// Where a lane's rows of the fragments of one operand lie, for ldmatrix; `IS_A`: of a. A warp begins at row `first` of
+// m or n of the tile.
 template <class Layout, bool IS_A, int WARP_EXTENT>
 class FragmentRows {
     static constexpr bool K_MAJOR = Layout::K_MAJOR;
@@ -79,7 +79,8 @@ public:
     float rC[A_BLOCKS][2 * B_BLOCKS][4];  // (WARP_M, WARP_N) fp32 over the warp
 
     DEVICE WarpTile(int32_t warp, int32_t lane)
-        : a_rows(warp % Config::WARPS_M * Config::WARP_M, lane), b_rows(warp / Config::WARPS_M * Config::WARP_N, lane) {}
+        : a_rows(warp % Config::WARPS_M * Config::WARP_M, lane),
+          b_rows(warp / Config::WARPS_M * Config::WARP_N, lane) {}
 
     DEVICE void clear() {
 #pragma unroll

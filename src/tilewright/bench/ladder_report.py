@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, PRODUCTION, TUNED
+from tilewright.bench.ladder import CUBLAS, PRODUCTION, TRACKS, TUNED
 from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
@@ -18,7 +18,8 @@ COLUMNS = (
     "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
     "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts", "DRAM MB", "L2 MB",
 )  # fmt: skip
-PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
+PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS if rung.public_tflops is not None} | {PRODUCTION: 825.0}
+ORDER = tuple(name for track in TRACKS.values() for name in track)
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -34,7 +35,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     conflicts |= {rung: _conflicts(row) for rung, row in counted.items() if _conflicts(row) is not None}
     failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok" and row["kind"] != "rung_counters"}
     lines = []
-    for name in (*PUBLIC, CUBLAS, TUNED):
+    for name in (*ORDER, CUBLAS, TUNED):
         burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
         if not (burst or steady or turns):
             if name in failed:
@@ -81,7 +82,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
-    names = [name for name in PUBLIC if any((name, mode) in timed for mode in ("burst", "steady"))]
+    names = [name for name in ORDER if any((name, mode) in timed for mode in ("burst", "steady"))]
     for offset, (mode, color) in enumerate((("burst", "tab:blue"), ("steady", "tab:orange"))):
         heights = [timed[name, mode]["rate_tflops"] if (name, mode) in timed else 0.0 for name in names]
         places = [index + 0.4 * offset - 0.2 for index in range(len(names))]

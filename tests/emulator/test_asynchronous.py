@@ -7,6 +7,7 @@ import pytest
 from snippets import UNTOUCHED, execute, kernel, words
 
 from tilewright.emulator import tiled
+from tilewright.emulator.checks import Checker
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
@@ -69,6 +70,27 @@ st.global.v4.u32 [%rd7], {{%r1, %r2, %r3, %r4}};
     want = GIVEN[:128].view(np.uint8).reshape(32, 16).copy()
     want[:, length:] = 0
     assert (out.reshape(32, 16) == want).all()
+
+
+# Lane 0 writes its word of out; lane 1 copies `present` bytes from there without waiting for it.
+COPY_OF_ANOTHERS_WORD = """
+mov.u32 %r5, buffer;
+setp.eq.u32 %p1, %r0, 0;
+@%p1 st.global.u32 [%rd1], %r0;
+setp.eq.u32 %p2, %r0, 1;
+@%p2 cp.async.ca.shared.global [%r5], [%rd1], 4, {present};
+cp.async.wait_all;
+"""
+
+
+@pytest.mark.parametrize(("present", "rules"), [(0, []), (2, ["missing __syncwarp"]), (4, ["missing __syncwarp"])])
+def test_a_copy_of_no_byte_reads_nothing_wherever_it_points(present: int, rules: list[str]) -> None:
+    checker = Checker()
+    text = kernel(COPY_OF_ANOTHERS_WORD.format(present=present), SHARED)
+    execute(text, GIVEN, out_bytes=128, observer=checker)
+    assert [finding.rule for finding in checker.findings] == rules
+    if not present:
+        execute(text.replace("[%rd1], 4, 0", "[%rd2], 4, 0"), GIVEN)  # no memory at all is there
 
 
 def test_cp_async_arrives_on_an_mbarrier_when_done() -> None:

@@ -165,7 +165,8 @@ class BulkCopy(Work):
 
 @dataclass(eq=False, kw_only=True)
 class LaneCopies(Work):
-    """cp.async of several lanes at once: each copies `size` bytes, the last of them zeros. Groups are per lane."""
+    """cp.async of several lanes at once: each writes `size` bytes, the last of them zeros. Groups are per lane. Of the
+    source as many are read as are copied, none where that is none, wherever it points."""
 
     team: Team
     lanes: Array
@@ -211,11 +212,15 @@ class LaneCopies(Work):
             machine.smem.chunks[targets // 16] = np.ascontiguousarray(values).view(np.complex128)[:, 0]
         else:
             machine.smem.views[size][targets // size] = values
-        machine.moved("global read", size * len(sources))
+        machine.moved("global read", size * len(sources) if lengths is None else int(lengths.sum()))
         machine.moved("shared written", size * len(sources))
         if machine.observer is not None:
-            issued, self.threads = self.threads, self.threads[chosen]  # the threads whose copies these are
-            machine.observer.op_read(self, "global", sources.astype(np.int64), size)
+            issued, own = self.threads, self.threads[chosen]  # the threads whose copies these are
+            for length in [size] if lengths is None else np.unique(lengths[lengths > 0]).tolist():
+                reading = slice(None) if lengths is None else lengths == length
+                self.threads = own[reading]
+                machine.observer.op_read(self, "global", sources[reading].astype(np.int64), length)
+            self.threads = own
             machine.observer.op_write(self, "shared", targets, size)
             self.threads = issued
 

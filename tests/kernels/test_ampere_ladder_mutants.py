@@ -53,7 +53,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "",
     ),
     "a slot filled while it is read": ("a5", "fill(k_tile + DISTANCE)", "fill(k_tile + DISTANCE + 1)", ""),
-    "what lies past the end of k is copied": ("a5", "present > 0 ? source : operand.base, present)", "source, 16)", ""),
+    "what lies past the end of k is copied": ("a5", "i * ROW_STEP < source.rows_left ? in_row : 0", "16", ""),
     "fragments of the next slot before its wait": (
         "a6",
         NEXT_WAIT,

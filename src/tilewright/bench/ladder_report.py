@@ -104,11 +104,14 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[list[Path], str]:
-    """Makes ladder.json, ladder.md and, of times, ladder.svg in the folder: their paths, and why a plot is missing."""
-    paths = write_document(rows, facts, table, folder, "ladder")
+    """Makes <stem>.json, <stem>.md and, of times, <stem>.svg in the folder: their paths, and why a plot is missing. The
+    stem is ladder, or ampere_ladder where no rung is another's."""
+    rungs = {row["rung"] for row in rows} - {CUBLAS, TUNED, "all"}
+    stem = "ampere_ladder" if rungs and rungs <= set(TRACKS["ampere"]) else "ladder"
+    paths = write_document(rows, facts, table, folder, stem)
     if not any(row["kind"] == "rung_time" for row in rows):
         return paths, ""
-    picture = folder / "ladder.svg"
+    picture = folder / f"{stem}.svg"
     try:
         plot(rows, picture)
     except UnsupportedError as error:  # the rows are what a measurement is for; the plot can be drawn later

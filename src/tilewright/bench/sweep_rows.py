@@ -19,6 +19,8 @@ from tilewright.bench.operands import inputs, operand_sets
 from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, described
 from tilewright.device import Device
 from tilewright.errors import CompileError, ConfigError
+from tilewright.kernels.catalog import AMPERE_LADDER
+from tilewright.kernels.occupancy import occupancy
 from tilewright.plan import Plan
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, CudaMachine, burst, steady
@@ -71,6 +73,9 @@ def facts_of(plan: Plan) -> Row:
         "compiler": binary.compiler,
         "grid": plan.launch.grid,
     }
+    if plan.family in AMPERE_LADDER:
+        smem_bytes, registers = row["smem_bytes"], row["registers"]
+        row["occupancy_pct"] = 100 * occupancy(plan.device, plan.launch.block, registers, smem_bytes).share
     if plan.family.name == "hopper":
         prediction = plan.prediction
         row |= {

@@ -22,7 +22,7 @@ MMA_K = 16
 MAX_TILE = 256
 MAX_WARPS = 16
 MAX_STAGES = 8
-STATE_REGISTERS = 32  # addresses and loop state beside sums and fragments; a test compiles what this lets pass
+STATE_REGISTERS = 24  # addresses and loop state beside sums and fragments; a test compiles what this lets pass
 INPUT_SIZE = 2  # bytes of bf16 and fp16
 
 
@@ -220,11 +220,22 @@ class SwizzledConfig(ChunkConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class MultistageConfig(SwizzledConfig):
-    """a5: a ring of `stages` slots: the prefetch distance and one more."""
+    """a5: a ring of `stages` slots: the prefetch distance and one more. A thread copies the same chunk of every so many
+    rows, which the swizzle's pattern of 8 has to divide."""
 
     STAGES: ClassVar[range] = range(1, MAX_STAGES + 1)
 
     stages: int = 4
+
+    def _sharing_violations(self) -> list[str]:
+        chunks = self.row_bytes // CHUNK_BYTES
+        rows = self.threads // chunks
+        if rows % 8 or self.tile_m % rows or self.tile_n % rows:
+            return [
+                f"{self.threads} threads copy {rows} rows of {chunks} chunks at once; that has to be a multiple of 8, "
+                f"the swizzle's period, which divides tile_m = {self.tile_m} and tile_n = {self.tile_n}"
+            ]
+        return []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,7 @@
 constexpr int PITCH = Config::TILE_K;                                 // elements from row to row in shared memory
 constexpr int PITCH_BYTES = PITCH * 2;
 constexpr int CHUNKS = Config::TILE_K * 2 / CHUNK_BYTES;              // of a row
+constexpr int ROW_STEP = Config::THREADS / CHUNKS;                    // rows that all threads copy at once
 constexpr int K_STEPS = Config::TILE_K / 16;
 constexpr int DISTANCE = Config::STAGES - 1;                          // k tiles between a copy and its use
 
@@ -59,6 +60,8 @@ struct Slot {
 struct Shared {
     Slot slots[Config::STAGES];
 };
+static_assert(Config::TILE_M % ROW_STEP == 0 && Config::TILE_N % ROW_STEP == 0 && ROW_STEP % 8 == 0,
+              "kept by the rung's violations: the pattern repeats after 8 rows");
 static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and Shared must agree");
 
 // Where 16-byte chunk `chunk` of row `row` lies in a tile. The pattern repeats after 8 rows: 16 below are 16 below.
@@ -66,18 +69,30 @@ DEVICE uint32_t offset_of(int32_t row, int32_t chunk) {
     return swizzled<PITCH_BYTES>(row * PITCH_BYTES + chunk * CHUNK_BYTES);
 }
 
-// Starts the copies of (ROWS, TILE_K) of an operand, a chunk each: of what lies outside of the matrix zeros.
+// What a thread copies of an operand: one chunk of every ROW_STEP-th row. `next` moves on along k.
+struct Source {
+    const uint16_t* next;
+    int64_t step;       // elements from one of its rows to the next
+    int32_t rows_left;  // from its first row on: those below are outside of the matrix
+};
+
+DEVICE Source source_of(const Operand& operand, int32_t first_row) {
+    const int32_t row = first_row + threadIdx.x / CHUNKS;
+    return {operand.base + row * operand.pitch + threadIdx.x % CHUNKS * 8, ROW_STEP * operand.pitch,
+            operand.rows - row};
+}
+
+// Starts the thread's copies of (ROWS, TILE_K), of whose rows `in_row` bytes of its chunk are inside of the matrix: for
+// the rest zeros. Of no byte the source is not read, wherever it points.
 template <int ROWS>
-DEVICE void copy_chunks(uint32_t tile, const Operand& operand, int32_t first_row, int32_t first_k) {
-    static_assert(ROWS * CHUNKS % Config::THREADS == 0, "kept by the rung's violations");
+DEVICE void copy_chunks(uint32_t tile, Source& source, uint32_t in_row) {
+    const uint32_t target = tile + offset_of(threadIdx.x / CHUNKS, threadIdx.x % CHUNKS);
 #pragma unroll
-    for (int32_t i = 0; i < ROWS * CHUNKS / Config::THREADS; ++i) {
-        const int32_t index = i * Config::THREADS + threadIdx.x;
-        const int32_t row = index / CHUNKS, chunk = index % CHUNKS;
-        const uint32_t present = present_bytes(operand, first_row + row, first_k + chunk * 8);
-        const uint16_t* source = operand.base + (first_row + row) * operand.pitch + first_k + chunk * 8;
-        ptx::cp_async_cg_16(tile + offset_of(row, chunk), present > 0 ? source : operand.base, present);
+    for (int32_t i = 0; i < ROWS / ROW_STEP; ++i) {
+        ptx::cp_async_cg_16(target + i * ROW_STEP * PITCH_BYTES, source.next + i * source.step,
+                            i * ROW_STEP < source.rows_left ? in_row : 0);
     }
+    source.next += Config::TILE_K;
 }
 
 // The fragments of one k16 step.
@@ -119,11 +134,15 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
     const Tile tile = tile_of(blockIdx.x, n);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
+    Source a_source = source_of(a, tile.row), b_source = source_of(b, tile.column);
+    int32_t left = (k - static_cast<int32_t>(threadIdx.x % CHUNKS) * 8) * 2;  // bytes of a row, from the chunk on
     const auto fill = [&](int32_t k_tile) {
         if (k_tile < num_k_tiles) {
             Slot& slot = shared.slots[k_tile % Config::STAGES];
-            copy_chunks<Config::TILE_M>(shared_address(slot.a), a, tile.row, k_tile * Config::TILE_K);
-            copy_chunks<Config::TILE_N>(shared_address(slot.b), b, tile.column, k_tile * Config::TILE_K);
+            const uint32_t in_row = max(0, min(left, CHUNK_BYTES));
+            copy_chunks<Config::TILE_M>(shared_address(slot.a), a_source, in_row);
+            copy_chunks<Config::TILE_N>(shared_address(slot.b), b_source, in_row);
+            left -= PITCH_BYTES;
         }
         ptx::cp_async_commit_group();
     };

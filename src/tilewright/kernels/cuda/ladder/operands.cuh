@@ -57,11 +57,6 @@ DEVICE void load_elements(uint16_t* tile, int32_t pitch, const Operand& operand,
     }
 }
 
-// Bytes of the 16 of a row from k on that lie inside of the matrix.
-DEVICE uint32_t present_bytes(const Operand& operand, int32_t row, int32_t k) {
-    return row < operand.rows ? max(0, min((operand.k - k) * 2, 16)) : 0;
-}
-
 // The 16 bytes of a row from k on, a multiple of 8; zeros outside of the matrix. Base and pitch: multiples of 16 bytes.
 // What lies behind a row is not read: it may be anything, and behind the last row it may not be there.
 DEVICE void read_chunk(uint32_t (&words)[4], const Operand& operand, int32_t row, int32_t k) {

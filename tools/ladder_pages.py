@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder_report import COLUMNS, cells, markdown
+from tilewright.bench.ladder_report import COLUMNS, cells, markdown, shown
 from tilewright.bench.report import read_rows
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
@@ -32,7 +32,6 @@ PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
 
 # Rungs that share no line with the one before: their code is shown in place of a diff.
 NEW = frozenset({"v01", "v02", "a0"})
-UNKNOWN_OF_AMPERE = "public"  # the column of a public ladder, which the Ampere ladder has not
 
 _PARAMETERS = re.compile(r"^    rung\(.*?\) \{", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
@@ -111,17 +110,15 @@ def pages(rows: Sequence[dict[str, Any]], ampere_rows: Sequence[dict[str, Any]] 
             path = PAGES / f"{rung.number}.md"
             blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, own)}
             result[path] = filled(path.read_text(encoding="utf-8"), blocks)
-        without = UNKNOWN_OF_AMPERE if rungs is AMPERE_RUNGS else ""
-        result[PAGES / name] = filled((PAGES / name).read_text(encoding="utf-8"), {"table": table(own, without)})
+        result[PAGES / name] = filled((PAGES / name).read_text(encoding="utf-8"), {"table": table(own)})
     return result
 
 
-def table(rows: Sequence[dict[str, Any]], without: str = "") -> str:
-    """A ladder's table. `without`: a column that it does not have."""
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A ladder's table."""
     if not any(row["kind"] == "rung_time" for row in rows):
         return "_Not measured yet._\n"
-    used = [index for index, name in enumerate(COLUMNS) if name != without]
-    return markdown([COLUMNS[index] for index in used], [[line[index] for index in used] for line in cells(rows)])
+    return markdown(*shown(rows))
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -78,7 +78,7 @@ SMALL = {"tile_m": 64, "tile_n": 64, "warps_m": 2, "warps_n": 2}
         ("a0", SMALL | {"tile_k": 64}),
         ("a1", {"matrices": 1}), ("a1", {"matrices": 2}), ("a1", SMALL | {"tile_k": 16}),
         ("a2", {"tile_k": 64}), ("a3", {"padding": 0}), ("a3", {"padding": 24}), ("a3", {"tile_k": 64}),
-        ("a4", {"tile_k": 16}), ("a4", {"tile_k": 64, "warps_m": 1, "warps_n": 4}),
+        ("a4", {"tile_k": 16}), ("a4", {"tile_k": 64, "warps_m": 1, "warps_n": 8}),
         *(("a5", SMALL | {"stages": stages}) for stages in (1, 2, 3, 5)),
         ("a6", SMALL | {"stages": 2}), ("a6", {"tile_k": 64, "stages": 3}),
         ("a7", SMALL | {"warps_n": 4, "min_ctas": 3}),

@@ -37,11 +37,14 @@ def test_shared_memory_counts_with_the_kilobyte_that_the_system_takes() -> None:
     assert str(two) == "2 CTAs, 16 of 64 warps (25.0%), by shared memory"
 
 
-@pytest.mark.parametrize(("threads", "ctas", "budget"), [(256, 1, 255), (256, 2, 128), (256, 3, 80), (128, 3, 168)])
+@pytest.mark.parametrize(
+    ("threads", "ctas", "budget"),
+    [(256, 1, 255), (256, 2, 128), (256, 3, 80), (128, 3, 168), (64, 5, 168), (64, 4, 255)],
+)
 def test_a_budget_is_what_so_many_ctas_leave_a_thread(threads: int, ctas: int, budget: int) -> None:
     assert register_budget(A100, threads, ctas) == budget
-    assert occupancy(A100, threads, budget, 0).ctas == ctas
-    if budget < 255:
+    assert occupancy(A100, threads, budget, 0).ctas >= ctas
+    if budget < 255:  # the next step
         assert occupancy(A100, threads, budget + 8, 0).ctas < ctas
 
 

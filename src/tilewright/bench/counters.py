@@ -57,6 +57,8 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "cycles": ("sm__cycles_elapsed.max", 1),
         "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
         "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "hmma_pct": ("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
+        "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
     },
 }
 

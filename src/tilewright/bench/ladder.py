@@ -27,6 +27,7 @@ from tilewright.kernels import product
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.ladder_configs import RungConfig
+from tilewright.kernels.occupancy import occupancy
 from tilewright.kernels.render import render
 from tilewright.plan import Plan, plan_problem
 from tilewright.problem import Problem, packed
@@ -213,7 +214,15 @@ def described(row: Row, name: str, device: str, plan: Plan | None) -> Row:
         "device": device,
         "registers": resources.registers if resources else None,
         "smem_bytes": plan.launch.smem_bytes + resources.smem_bytes if plan and resources else None,
+        "occupancy_pct": occupancy_pct(plan) if plan and name in TRACKS["ampere"] else None,
     }
+
+
+def occupancy_pct(plan: Plan) -> float:
+    """The theoretical occupancy of a plan's kernel, as a percentage of the warps that an SM can hold."""
+    resources = plan.binary.resources
+    smem_bytes = plan.launch.smem_bytes + resources.smem_bytes
+    return 100 * occupancy(plan.device, plan.launch.block, resources.registers, smem_bytes).share
 
 
 def with_ceilings(rows: Iterable[Row], ceilings: Mapping[str, float]) -> list[Row]:

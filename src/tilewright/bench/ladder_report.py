@@ -16,18 +16,29 @@ Row = dict[str, Any]
 
 COLUMNS = (
     "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
-    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts", "DRAM MB", "L2 MB",
+    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "occupancy %", "achieved %", "tensor pipe %", "bank conflicts",
+    "DRAM MB", "L2 MB",
 )  # fmt: skip
+OPTIONAL = frozenset({"public", "occupancy %", "achieved %", "tensor pipe %"})  # shown where a rung has them
 PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS if rung.public_tflops is not None} | {PRODUCTION: 825.0}
 ORDER = tuple(name for track in TRACKS.values() for name in track)
+
+
+def shown(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and lines, without the optional columns that no line fills."""
+    lines = cells(rows)
+    used = [i for i, name in enumerate(COLUMNS) if name not in OPTIONAL or any(line[i] != "-" for line in lines)]
+    return tuple(COLUMNS[i] for i in used), [tuple(line[i] for i in used) for line in lines]
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """One line a rung that was timed or failed, in the order of the ladder, cuBLAS and its best last; "-" is not known.
 
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
-    clock of the steady mode; conflicts in extra wavefronts over the fewest that shared memory's accesses take, by ncu
-    or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by ncu.
+    clock of the steady mode; occupancy in warps of those that an SM can hold, by arithmetic and by ncu, and how long
+    the tensor pipe was busy, by ncu; conflicts in extra wavefronts over the fewest that shared memory's accesses take,
+    by ncu or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by
+    ncu.
     """
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
     counted = {row["rung"]: row for row in rows if row["kind"] == "rung_counters" and row["status"] == "ok"}
@@ -59,6 +70,9 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 _number(steady, "clock_mhz"),
                 _number(any_row, "registers"),
                 "-" if any_row["smem_bytes"] is None else f"{any_row['smem_bytes'] / 1024:.0f}",
+                _number(any_row, "occupancy_pct", 1),
+                _number(counted.get(name), "warps_pct", 1),
+                _number(counted.get(name), "hmma_pct", 1),
                 "-" if conflicts.get(name) is None else f"{conflicts[name]:.2f}",
                 _megabytes(counted.get(name), "dram_read_bytes", "dram_written_bytes"),
                 _megabytes(counted.get(name), "l2_bytes"),

@@ -53,7 +53,7 @@ _BUDGETS = (
     (128, 128, 4, 4, 1),
     (64, 128, 2, 4, 2),
     (64, 64, 2, 2, 4),
-    (64, 64, 2, 4, 4),
+    (64, 64, 2, 4, 3),
 )
 # tile_m, tile_n, tile_k, stages, warps_m, warps_n: what fits an H200, and of it what fits the others.
 _AMPERE_TILES = (

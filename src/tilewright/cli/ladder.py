@@ -130,7 +130,7 @@ def _measured(
     from tilewright.bench import ladder as measurement  # see ladder()
     from tilewright.bench import ladder_counters
     from tilewright.bench.ceilings import committed_rows, tensor_ceilings
-    from tilewright.bench.ladder_report import COLUMNS, cells
+    from tilewright.bench.ladder_report import shown
 
     modes = measurement.MODES if steady else ("burst", "interleaved")
     counts = counters and ladder_counters.is_there()
@@ -148,7 +148,7 @@ def _measured(
     told = ceilings.facts_here(rows)
     found = tensor_ceilings(ceiling_rows or committed_rows(), told["device"], problem.dtype.name)
     rows = measurement.with_ceilings(rows, found)
-    return rows, told, COLUMNS, cells(rows)
+    return rows, told, *shown(rows)
 
 
 def _emulated(names: Sequence[str], problem: Problem, reason: str) -> Answer:

@@ -16,6 +16,7 @@ from tilewright.errors import UnsupportedError
 MAX_WARPS: dict[tuple[int, int], int] = {(8, 0): 64, (8, 6): 48, (8, 9): 48, (9, 0): 64}
 MAX_CTAS: dict[tuple[int, int], int] = {(8, 0): 32, (8, 6): 16, (8, 9): 24, (9, 0): 32}
 MAX_REGISTERS = 255  # of a thread, PTX ISA
+PARTITIONS = 4  # of an SM: each has a quarter of the registers, and every fourth warp (CUDA occupancy calculator)
 REGISTER_STEP = 8  # a warp takes registers in units of 256: of a thread in steps of 8 (CUDA occupancy calculator)
 RESERVED_BYTES = 1024  # of shared memory that the system takes for each CTA (CUDA programming guide, 8.0 and later)
 
@@ -54,7 +55,7 @@ def occupancy(device: Device, threads: int, registers: int, smem_bytes: int) -> 
     warps = -(-threads // WARP_THREADS)
     held = -(-max(registers, 1) // REGISTER_STEP) * REGISTER_STEP * WARP_THREADS  # of a warp
     room = {
-        "registers": device.registers_per_sm // held // warps,
+        "registers": device.registers_per_sm // PARTITIONS // held * PARTITIONS // warps,
         "shared memory": device.smem_per_sm_bytes // (smem_bytes + RESERVED_BYTES),
         "warps": MAX_WARPS[device.sm] // warps,
         "CTA places": MAX_CTAS[device.sm],
@@ -66,7 +67,9 @@ def occupancy(device: Device, threads: int, registers: int, smem_bytes: int) -> 
 def register_budget(device: Device, threads: int, ctas: int) -> int:
     """Registers a thread at most, where `ctas` CTAs of `threads` threads shall be on an SM at once.
 
-    Worked example: 2 CTAs of 256 threads: 65,536 / 512 = 128; 3: 85, so 80; 1: 255, the most that there is.
+    Worked example: 2 CTAs of 256 threads: 65,536 / 512 = 128; 3: 85, so 80; 1: 255, the most that there is. 5 CTAs of
+    64 are 10 warps, of which one partition has 3: 16,384 / 96 = 170, so 168.
     """
-    warps = -(-threads // WARP_THREADS) * ctas
-    return min(device.registers_per_sm // (warps * WARP_THREADS) // REGISTER_STEP * REGISTER_STEP, MAX_REGISTERS)
+    warps = -(-(-(-threads // WARP_THREADS) * ctas) // PARTITIONS)  # of the fullest partition
+    share = device.registers_per_sm // PARTITIONS // (warps * WARP_THREADS)
+    return min(share // REGISTER_STEP * REGISTER_STEP, MAX_REGISTERS)

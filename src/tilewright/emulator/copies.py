@@ -165,8 +165,7 @@ class BulkCopy(Work):
 
 @dataclass(eq=False, kw_only=True)
 class LaneCopies(Work):
-    """cp.async of several lanes at once: each writes `size` bytes, the last of them zeros. Groups are per lane. Of the
-    source as many are read as are copied, none where that is none, wherever it points."""
+    """cp.async of several lanes at once: each copies `size` bytes, the last of them zeros. Groups are per lane."""
 
     team: Team
     lanes: Array
@@ -215,12 +214,13 @@ class LaneCopies(Work):
         machine.moved("global read", size * len(sources) if lengths is None else int(lengths.sum()))
         machine.moved("shared written", size * len(sources))
         if machine.observer is not None:
-            issued, own = self.threads, self.threads[chosen]  # the threads whose copies these are
-            for length in [size] if lengths is None else np.unique(lengths[lengths > 0]).tolist():
-                reading = slice(None) if lengths is None else lengths == length
-                self.threads = own[reading]
-                machine.observer.op_read(self, "global", sources[reading].astype(np.int64), length)
-            self.threads = own
+            issued = self.threads
+            threads = issued[chosen]  # the threads whose copies these are
+            for length in (size,) if lengths is None else np.unique(lengths[lengths > 0]).tolist():
+                reads = slice(None) if lengths is None else lengths == length
+                self.threads = threads[reads]
+                machine.observer.op_read(self, "global", sources[reads].astype(np.int64), length)
+            self.threads = threads
             machine.observer.op_write(self, "shared", targets, size)
             self.threads = issued
 

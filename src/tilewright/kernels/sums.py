@@ -27,7 +27,6 @@ def source(problem: Problem, device: Device) -> Source:
         "CTAS_PER_SM": CTAS_PER_SM,
         "AT_ONCE": AT_ONCE,
         "OUT_TYPE": f"Type::{problem.out_dtype}",
-        "DEPENDENT_LAUNCHES": device.sm >= (9, 0),  # PTX ISA, griddepcontrol: sm_90 and later
     }
     header = constants_header(constants)
     return unit(f"{NAME}_{problem.out_dtype}", f"{NAME}.cu", NAME, {"config.cuh": header}, device)

@@ -18,7 +18,6 @@
 //
 // Order. All threads wait for the product's kernel first (griddepcontrol.wait; no more than a word where the launch is
 // no dependent one), and make way at once for whatever depends on this one, which waits for its end in the same way.
-// Below compute capability 9.0 there are no such launches: the stream's order is all.
 // The slices are no constants of this launch, so no load may take the read-only way.
 //
 // Limits, kept by config.violations: slices are 2^30 bytes together, so chunks are counted in 32 bits.
@@ -87,10 +86,8 @@ DEVICE void store(const float (&sum)[CHUNK], uint64_t target, uint32_t count) {
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS_PER_SM)
     sums(const void* slices, void* out, int64_t out_pitch, int32_t num_slices, int32_t num_chunks, int32_t row_chunks,
          int32_t extent) {
-    if constexpr (Config::DEPENDENT_LAUNCHES) {
-        ptx::griddepcontrol_launch_dependents();
-        ptx::griddepcontrol_wait();
-    }
+    ptx::griddepcontrol_launch_dependents();
+    ptx::griddepcontrol_wait();
     const uint64_t slice_bytes = static_cast<uint64_t>(num_chunks) * CHUNK_BYTES;
     const uint32_t threads = gridDim.x * Config::THREADS;
     for (uint32_t chunk = blockIdx.x * Config::THREADS + threadIdx.x; chunk < num_chunks; chunk += threads) {

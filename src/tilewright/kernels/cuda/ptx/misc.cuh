@@ -66,12 +66,20 @@ DEVICE uint32_t shf_l_wrap(uint32_t low, uint32_t high, uint32_t amount) {
 }
 
 // PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote
-// is visible. Where there are none it does nothing.
-DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// is visible. Where there are none it does nothing; before compute capability 9.0 there never are, nor the instruction.
+DEVICE void griddepcontrol_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // PTX ISA, griddepcontrol.launch_dependents: a launch that depends on this one may start once every CTA has said so or
-// has ended. It orders no memory.
-DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// has ended. It orders no memory. Before compute capability 9.0 no launch depends on another in that way.
+DEVICE void griddepcontrol_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // PTX ISA, trap: ends the grid with an error that the host sees.
 DEVICE void trap() { asm volatile("trap;" ::: "memory"); }

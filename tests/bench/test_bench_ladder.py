@@ -249,7 +249,7 @@ def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", [*RUNGS, *AMPERE_RUNGS], ids=lambda rung: rung.name)
 def test_a_rung_is_right_on_the_device(rung: Any) -> None:
     rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "rung_check", "rung": rung.name})
     assert {row["status"] for row in rows} == {"ok"}

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config
 from tilewright.device import Device
+from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
 from tilewright.problem import Problem
 
 SMS: tuple[tuple[int, int], ...] = ((8, 0), (8, 6), (8, 9), (9, 0))  # compute capabilities that the kernel is tried for
@@ -22,18 +23,6 @@ TILE_KS: tuple[int, ...] = (32, 64)  # rows of 64 and 128 bytes, the widths of t
 COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
-MAX_REGISTERS = 255  # a thread (CUDA programming guide)
-SMEM_RESERVED_BYTES = (
-    1024  # of a CTA, beside what it asks for (CUDA programming guide, compute capability 8.0 and later)
-)
-# CTAs, warps an SM by compute capability (CUDA programming guide, technical specifications).
-_RESIDENT: dict[tuple[int, int], tuple[int, int]] = {
-    (8, 0): (32, 64),
-    (8, 6): (16, 48),
-    (8, 9): (24, 48),
-    (9, 0): (32, 64),
-}
-_REGISTER_UNIT = 256  # of a warp: registers are given out in steps of 8 a thread (CUDA occupancy calculator)
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
 # Source: with these no config of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
 # keeps addresses of copies where a thread has many: of 4 bytes, 13 kernels of 32 to 64 a thread spilled 4 to 168
@@ -126,11 +115,8 @@ class AmpereConfig(Config):
         return 2 * (self.warp_m // MMA_M) * 4 + (self.ahead + 1) * 4
 
     def registers_at_most(self, device: Device) -> int:
-        """Registers a thread that the launch bounds leave: `ctas` CTAs in the register file, in steps of 8.
-
-        Worked example: one CTA of 256 threads in 65,536 has 255, the most that there is; two have 128.
-        """
-        return min(device.registers_per_sm // (self.threads * self.ctas) // 8 * 8, MAX_REGISTERS)
+        """Registers a thread that the launch bounds leave: `ctas` CTAs on an SM at once."""
+        return register_budget(device, self.threads, self.ctas)
 
     def smem_bytes(self, problem: Problem) -> int:
         """Bytes of dynamic shared memory that one CTA asks for: the ring, and what each warp stores through.
@@ -144,29 +130,8 @@ class AmpereConfig(Config):
         return STORE_ROWS * self.warp_n * self.computed(problem).out_dtype.size
 
     def ctas_per_sm(self, problem: Problem, device: Device) -> int:
-        """CTAs of one kernel that an SM has room for, were each thread to have as many registers as it may.
-
-        Source: occupancy().
-        """
-        return self.occupancy(problem, device, self.registers_at_most(device))
-
-    def occupancy(self, problem: Problem, device: Device, registers: int) -> int:
-        """CTAs of one kernel on an SM, by the rules of CUDA's occupancy calculator: the fewest that shared memory,
-        registers (given out to a warp in units of 256), warps and CTAs of an SM allow.
-
-        Units: `registers` a thread. Worked example, an A100: 128x128x32 in 4 stages of 16 KB and 8 KB to store through
-        takes 74,752 bytes with the 1 KB that the system has; 2 fit 167,936.
-        """
-        most_ctas, most_warps = _RESIDENT[device.sm]
-        warp_registers = -(-registers * WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT
-        # of each of the SM's four parts, each with a quarter of the registers
-        warps_by_registers = device.registers_per_sm // 4 // warp_registers * 4
-        return min(
-            most_ctas,
-            most_warps // self.warps,
-            warps_by_registers // self.warps,
-            device.smem_per_sm_bytes // (self.smem_bytes(problem) + SMEM_RESERVED_BYTES),
-        )
+        """CTAs of one kernel that an SM has room for, were each thread to have as many registers as it may."""
+        return occupancy(device, self.threads, self.registers_at_most(device), self.smem_bytes(problem)).ctas
 
     # -- legality ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +233,7 @@ class AmpereConfig(Config):
             )
         elif (fit := self.ctas_per_sm(problem, device)) < self.ctas:
             found.append(
-                f"ctas = {self.ctas} of {smem} + {SMEM_RESERVED_BYTES} bytes of shared memory and {self.warps} warps "
+                f"ctas = {self.ctas} of {smem} + {RESERVED_BYTES} bytes of shared memory and {self.warps} warps "
                 f"do not fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use "
                 "fewer stages or fewer ctas"
             )

@@ -23,6 +23,7 @@ from tilewright.kernels import catalog
 from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
+from tilewright.occupancy import occupancy
 from tilewright.problem import Problem, packed
 
 A100, RTX3090, RTX4090, H200 = (device.preset(name) for name in ("a100", "rtx3090", "rtx4090", "h200"))
@@ -338,16 +339,20 @@ def test_occupancy_is_that_of_the_cuda_rules(
     changes: dict[str, Any], registers: int, a100: int, rtx3090: int, rtx4090: int
 ) -> None:
     config = AmpereConfig(**changes)
-    assert [config.occupancy(LARGE, card, registers) for card in AMPERE_CARDS] == [a100, rtx3090, rtx4090]
+    assert [occupancy(card, config.threads, registers, config.smem_bytes(LARGE)).ctas for card in AMPERE_CARDS] == [
+        a100,
+        rtx3090,
+        rtx4090,
+    ]
 
 
 def test_an_sm_of_few_warps_bounds_small_ctas() -> None:
     """Without the limit of shared memory: 16 CTAs of 4 warps are 64 warps, which an A100 takes and an RTX 3090 not."""
     roomy = [dataclasses.replace(card, smem_per_sm_bytes=1 << 24) for card in AMPERE_CARDS]
     config = AmpereConfig(tile_m=64, tile_n=64, stages=3)
-    assert [config.occupancy(LARGE, card, 32) for card in roomy] == [16, 12, 12]
+    assert [occupancy(card, config.threads, 32, config.smem_bytes(LARGE)).ctas for card in roomy] == [16, 12, 12]
     config = config.replace(tile_m=16, tile_n=32, warps_m=1, warps_n=1)
-    assert [config.occupancy(LARGE, card, 32) for card in roomy] == [32, 16, 24]
+    assert [occupancy(card, config.threads, 32, config.smem_bytes(LARGE)).ctas for card in roomy] == [32, 16, 24]
 
 
 # -- one family a device -----------------------------------------------------------------------------------------------

@@ -6,18 +6,20 @@ from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ampere import AMPERE
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.family import Family
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
 
 PRODUCTION: tuple[Family, ...] = (HOPPER, AMPERE)
 LADDER: tuple[Family, ...] = RUNGS
+AMPERE_LADDER: tuple[Family, ...] = AMPERE_RUNGS
 
 # The one family that a choice is made from, by compute capability. What a caller may force besides, violations() says.
 _OFFERED: dict[tuple[int, int], Family] = {(9, 0): HOPPER, (8, 0): AMPERE, (8, 6): AMPERE, (8, 9): AMPERE}
 SUPPORTED_SMS: tuple[tuple[int, int], ...] = tuple(sorted(_OFFERED))
 
-_BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER)}
+_BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER, *AMPERE_LADDER)}
 
 
 def family(name: str) -> Family:

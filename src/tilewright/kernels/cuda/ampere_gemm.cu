@@ -14,8 +14,8 @@
 // Roles. All warps do the same: copy their share of a slot, multiply their part of another, store their own rows.
 //
 // Pipeline: a ring of STAGES slots; a slot is a k tile of a and one of b (tile_copy.cuh). The k tiles of all tiles of
-// the CTA are one sequence t = 0, 1, ...: copies run ahead of a tile's end into the next tile, and while a tile is stored
-// its successor's first slots are on their way.
+// the CTA are one sequence t = 0, 1, ...: copies run ahead of a tile's end into the next tile, and while a tile is
+// stored its successor's first slots are on their way.
 //
 //   what                when                                      why it is safe
 //   copy k tile         beside the multiplications of k tile t,   its slot held k tile t - 1, and the barrier at the
@@ -31,8 +31,8 @@
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
 // Limits, kept by config.violations: THREADS a power of two; TILE_K 32 or 64; WARP_M a multiple of 16, WARP_N of 32;
-// m- or n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least 3;
-// bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
+// m- or n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least
+// 3; bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
 
 #include "config.cuh"
 #include "ptx/cp_async.cuh"

@@ -61,7 +61,8 @@ public:
         }
     }
 
-    // Issues copies FIRST .. END - 1 of the k tile at hand, of which `k_left` k values are there, into that at `target`.
+    // Issues copies FIRST .. END - 1 of the k tile at hand, of which `k_left` k values are there, into the one at
+    // `target`.
     template <int FIRST, int END>
     DEVICE void copy(uint32_t target, int32_t k_left) const {
 #pragma unroll

@@ -37,6 +37,13 @@ DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
     return packed;
 }
 
+// PTX ISA, cvt: the fp32 of the same value.
+DEVICE float cvt_f32_f16(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));  // arithmetic only
+    return value;
+}
+
 // PTX ISA, shfl.sync.idx: a warp. Each lane gets the value that lane `lane` holds.
 DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
     uint32_t found;

@@ -53,7 +53,7 @@ DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t row_address) {
 }
 
 // -- mma.sync: sm_80 and later. d (16, 8) += a (16, K) x b (K, 8) ----------------------------------------------------
-// Lane t is in group g = t / 4 at place q = t % 4. a is row-major, b column-major: both have k contiguous in a register.
+// Lane t is in group g = t / 4 at place q = t % 4. a is row-major, b column-major: in a register k is contiguous.
 //   16-bit: a[0] row g, k 2 q and 2 q + 1; a[1] row g + 8; a[2], a[3] the same at k + 8. b0: column g, k 2 q and
 //           2 q + 1; b1 at k + 8.
 //   tf32:   a[0] row g, k q; a[1] row g + 8; a[2], a[3] at k + 4. b0: column g, k q; b1 at k + 4. fp32 bits, of which

@@ -4,6 +4,8 @@
     TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/sweeps.py --into OUT [--budget-s 150]
     python tools/publish_rows.py OUT/sweeps.json && python tools/sweep_pages.py
 
+With --sweeps ampere those of docs/ladder/ampere_sweeps.md, into OUT/ampere_sweeps.json.
+
 Sweeps run in child processes with a time limit, the most important first, several a child since its start takes longer
 than some of them; and so does ncu over them. A child appends one JSON line a result at once. OUT/sweeps.json is written
 anew after each child, so what was measured when the budget ended counts. A variant that hangs or faults costs itself:
@@ -26,7 +28,7 @@ from typing import Any
 
 from tilewright.bench import counters
 from tilewright.bench.children import rows_of, run_limited
-from tilewright.bench.sweeps import PROBLEM, Sweep, sources, sweep, sweeps
+from tilewright.bench.sweeps import PROBLEM, Sweep, ampere_sweeps, sources, sweep, sweeps
 from tilewright.device import preset
 from tilewright.errors import CompileError
 
@@ -38,7 +40,14 @@ START_S = 5.5  # a child's own: imports, context
 OWN_S = 1.2  # a sweep's own: operands, the first and the last samples of cuBLAS
 VARIANT_S = 1.05  # steady and burst of one variant, with its share of cuBLAS
 COUNTING_S, COUNT_S = 5.5, 0.4  # ncu's start, and one launch under it
-FIRST = ("order", "cluster", "swizzle")  # the most important: one child, counted before the others are timed
+FIRST = (
+    "order",
+    "cluster",
+    "swizzle",
+    "ampere-distance",
+    "ampere-banks",
+)  # the most important: one child, counted before the others are timed
+EMULATED = ("swizzle", "ampere-banks")  # whose bank conflicts the emulator counts meanwhile
 SLACK = 1.8  # of a time limit over what is expected
 
 
@@ -193,14 +202,14 @@ def counted(
     return found
 
 
-def emulated_part() -> list[Row]:
-    """The bank conflicts of the swizzle sweep by rule and as the emulator counts them; needs no GPU."""
+def emulated_part(name: str) -> list[Row]:
+    """The bank conflicts of a sweep by rule and as the emulator counts them; needs no GPU."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "rows.jsonl"
-        code, output = run_limited(words_of("emulate", [sweep("swizzle", DEVICE)], log, (), 1), 120.0)
+        code, output = run_limited(words_of("emulate", [sweep(name, DEVICE)], log, (), 1), 120.0)
         rows = settled(rows_of(log), "stopped" if code is None else "ok")
     if code != 0:
-        rows.append({"kind": "child", "sweep": "swizzle", "status": f"exit {code}", "why": output[-1500:]})
+        rows.append({"kind": "child", "sweep": name, "status": f"exit {code}", "why": output[-1500:]})
     return rows
 
 
@@ -236,7 +245,7 @@ def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journ
     until_s = time.monotonic() + options.budget_s
     refused: set[str] = set()
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        emulated = pool.submit(emulated_part) if any(each.name == "swizzle" for each in chosen) else None
+        emulated = [pool.submit(emulated_part, each.name) for each in chosen if each.name in EMULATED]
         for kind, batch in steps(chosen, counting=not options.no_counters):
             left_s = until_s - time.monotonic()
             fits = fitting(kind, batch, left_s, options.rounds)
@@ -249,8 +258,8 @@ def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journ
             rows = time_part(fits, until_s, options.rounds) if kind == "time" else count_part(fits, until_s, refused)
             journal.add(rows)
             print(f"{names_of(fits)} {kind}: {len(rows)} rows in {time.monotonic() - started:.0f} s", flush=True)
-        if emulated is not None:
-            journal.add(emulated.result())
+        for each in emulated:
+            journal.add(each.result())
 
 
 # -- a child ----------------------------------------------------------------------------------------------------------
@@ -329,7 +338,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--into", type=Path, help="folder for sweeps.json")
     options.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and stop; needs no GPU")
-    options.add_argument("--sweeps", default="all", help="names joined by commas")
+    options.add_argument("--sweeps", default="all", help="names joined by commas, or ampere")
     options.add_argument("--budget-s", type=float, default=150.0, help="wall-clock time of all children together")
     options.add_argument("--rounds", type=int, default=1, help="samples of each time")
     options.add_argument("--no-counters", action="store_true", help="do not run ncu")
@@ -345,12 +354,15 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.child:
         return child(options)
     chosen = sweeps(DEVICE)
-    if options.sweeps != "all":
+    if options.sweeps == "ampere":
+        chosen = ampere_sweeps()
+    elif options.sweeps != "all":
         chosen = tuple(sweep(name, DEVICE) for name in options.sweeps.split(","))
     if options.build:
         return build_part(chosen, options.build)
     command = "benchmarks/sweeps.py " + " ".join(sys.argv[1:] if words is None else words)
-    journal = Journal(options.into / "sweeps.json" if options.into else None, command)
+    name = "ampere_sweeps.json" if options.sweeps == "ampere" else "sweeps.json"
+    journal = Journal(options.into / name if options.into else None, command)
     try:
         measure(options, chosen, journal)
     finally:  # also when it is interrupted: the table says what there is

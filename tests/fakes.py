@@ -7,6 +7,7 @@ word for word. The backend reads nothing but what a driver would be given: argum
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -26,6 +27,9 @@ from tilewright.backends.base import (
 )
 from tilewright.device import Device
 from tilewright.jit.source import Binary, Resources, Source
+
+# A card that no kernel is written for: mma.sync and cp.async are compute capability 8.0's and later.
+T4 = dataclasses.replace(device.preset("a100"), name="NVIDIA T4", sm=(7, 5))
 
 _TYPESTRINGS = {"bfloat16": "<V2", "float16": "<f2", "float32": "<f4"}
 

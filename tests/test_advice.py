@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
+from fakes import T4, FakeCompiler, GpuArray, HostBackend, gpu, product
 from tilewright.dispatch import Dispatcher, plan
 from tilewright.errors import LayoutError, TilewrightError
 from tilewright.problem import packed
@@ -156,5 +156,7 @@ def test_a_refusal_names_what_was_asked_the_rule_in_numbers_and_what_would_work(
 
 def test_a_device_without_kernels_is_refused_with_its_capability_and_those_that_have_some() -> None:
     """B149, of the architecture."""
-    with pytest.raises(TilewrightError, match=r"A100.* 8\.0.*9\.0.*H100, H200 or H20"):
-        plan(packed(64, 64, 64), device="a100")
+    with pytest.raises(
+        TilewrightError, match=r"T4.* 7\.5.*8\.0, 8\.6, 8\.9, 9\.0.*h200, h100, h20, a100, rtx3090, rtx4090"
+    ):
+        plan(packed(64, 64, 64), device=T4)

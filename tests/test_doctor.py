@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pytest
 
+from fakes import T4
 from tilewright import device, disassemble, doctor
 from tilewright.backends import cuda
 from tilewright.doctor import Finding, examine
@@ -60,11 +61,15 @@ def test_a_missing_driver_is_a_note_with_what_to_install() -> None:
     assert "580" in driver.advice
 
 
-@pytest.mark.parametrize(("preset", "is_usable"), [("h200", True), ("h20", True), ("a100", False), ("rtx4090", False)])
+@pytest.mark.parametrize(
+    ("preset", "is_usable"), [("h200", True), ("h20", True), ("a100", True), ("rtx4090", True), ("t4", False)]
+)
 def test_a_gpu_is_usable_where_a_kernel_is_written_for_it(
     monkeypatch: pytest.MonkeyPatch, preset: str, is_usable: bool
 ) -> None:
-    backend = SimpleNamespace(driver_version=13000, num_devices=lambda: 1, device=lambda _: device.preset(preset))
+    backend = SimpleNamespace(
+        driver_version=13000, num_devices=lambda: 1, device=lambda _: T4 if preset == "t4" else device.preset(preset)
+    )
     monkeypatch.setattr(cuda, "backend", lambda: backend)
     report = examine()
     (gpu,) = [finding for finding in report.findings if finding.topic == "GPU 0"]
@@ -74,8 +79,8 @@ def test_a_gpu_is_usable_where_a_kernel_is_written_for_it(
 
 
 def test_one_usable_gpu_among_others_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    presets = ["a100", "h100"]
-    backend = SimpleNamespace(driver_version=13010, num_devices=lambda: 2, device=lambda i: device.preset(presets[i]))
+    cards = [T4, device.preset("h100")]
+    backend = SimpleNamespace(driver_version=13010, num_devices=lambda: 2, device=lambda i: cards[i])
     monkeypatch.setattr(cuda, "backend", lambda: backend)
     report = examine()
     assert report.can_run

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from tilewright import dtypes
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
-from tilewright.layout import alignment_of, check_addresses, problem_of, repacked
+from tilewright.layout import alignment_of, check_addresses, copied, problem_of
 from tilewright.problem import packed
 from tilewright.tensor import Location, View
 
@@ -176,11 +174,11 @@ def test_of_two_contiguous_dimensions_the_one_that_tma_reads_is_taken():
     assert (found.a_major, found.unreadable) == ("m", ())
 
 
-@pytest.mark.parametrize(("a", "b", "copied"), [(0, 0, ()), (2, 0, ("a",)), (0, 8, ("b",)), (14, 6, ("a", "b"))])
-def test_an_address_off_16_bytes_is_copied_whatever_the_plan_expected(a, b, copied):
-    assert repacked(PROBLEM, FAR + a, 2 * FAR + b) == copied
-    assert repacked(dataclasses.replace(PROBLEM, a_align_bytes=2), FAR + a, 2 * FAR + b) == copied
-    assert set(repacked(dataclasses.replace(PROBLEM, a_pitch=129), FAR + a, 2 * FAR + b)) == {"a", *copied}
+@pytest.mark.parametrize(("a", "b", "first"), [(0, 0, ()), (2, 0, ("a",)), (0, 8, ("b",)), (14, 6, ("a", "b"))])
+def test_an_address_off_what_the_kernel_needs_is_copied_first(a, b, first):
+    assert copied((16, 16), FAR + a, 2 * FAR + b) == first
+    assert copied((2, 8), FAR + a, 2 * FAR + b) == tuple(name for name in first if name == "b" and b == 6)
+    assert set(copied((0, 16), FAR + a, 2 * FAR + b)) == {"a", *first}
 
 
 @pytest.mark.parametrize("k", [128, 127])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes import T4
 from tilewright import device, model
 from tilewright.config import Config
 from tilewright.errors import ShapeError, UnsupportedError
@@ -109,8 +110,8 @@ def test_fewer_sms_never_make_it_faster() -> None:
 
 
 def test_a_device_without_a_family_is_refused_with_its_capability() -> None:
-    with pytest.raises(UnsupportedError, match=r"compute capability 8\.0"):
-        model.best(packed(64, 64, 64), device.preset("a100"))
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.5"):
+        model.best(packed(64, 64, 64), T4)
 
 
 @settings(max_examples=60)

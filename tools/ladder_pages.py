@@ -2,8 +2,9 @@
 
     python tools/ladder_pages.py [--check] [ROWS.json ...]
 
-A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; the index holds `table`.
-What lies between is never written by hand. Rows come from benchmarks/results/*ladder*.json unless files are named.
+A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; an index holds `table`.
+What lies between is never written by hand. Rows come from benchmarks/results/*ladder*.json unless files are named;
+those of files called *ampere_ladder.json are the Ampere ladder's, and each ladder is compared with its own cuBLAS.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder_report import COLUMNS, cells, markdown
+from tilewright.bench.ladder_report import COLUMNS, cells, markdown, shown
 from tilewright.bench.report import read_rows
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import device_code
 from tilewright.problem import packed
@@ -28,7 +30,8 @@ PAGES = ROOT / "docs" / "ladder"
 ROWS = ROOT / "benchmarks" / "results"
 PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
 
-NEW = frozenset({"v01", "v02"})  # rungs that share no line with the one before: their code is shown in place of a diff
+# Rungs that share no line with the one before: their code is shown in place of a diff.
+NEW = frozenset({"v01", "v02", "a0"})
 
 _PARAMETERS = re.compile(r"^    rung\(.*?\) \{", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"(<!-- (?P<name>\w+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
@@ -49,18 +52,22 @@ def diff(rung: Rung) -> str:
     if rung.number in NEW:
         entry = next(index for index, line in enumerate(own) if line.startswith('extern "C"'))
         return "```cuda\n" + "\n".join(own[entry:]) + "\n```\n"
-    before = RUNGS[RUNGS.index(rung) - 1]
-    lines = list(difflib.unified_diff(code(before), own, lineterm="", n=1))[2:]
+    lines = list(difflib.unified_diff(code(before(rung)), own, lineterm="", n=1))[2:]
     shown = "\n".join("" if line.startswith("@@") else line.rstrip() for line in lines)
     return "```diff\n" + shown.strip("\n") + "\n```\n"
+
+
+def before(rung: Rung) -> Rung:
+    """The rung below it on its own ladder."""
+    track: tuple[Rung, ...] = AMPERE_RUNGS if rung in AMPERE_RUNGS else RUNGS
+    return track[track.index(rung) - 1]
 
 
 def changed_lines(rung: Rung) -> int:
     """Lines of code that the rung adds or takes away."""
     if rung.number in NEW:
         return len(code(rung))
-    before = RUNGS[RUNGS.index(rung) - 1]
-    lines = list(difflib.unified_diff(code(before), code(rung), lineterm="", n=0))[2:]
+    lines = list(difflib.unified_diff(code(before(rung)), code(rung), lineterm="", n=0))[2:]
     return sum(not line.startswith("@@") for line in lines)
 
 
@@ -89,21 +96,29 @@ def filled(document: str, blocks: dict[str, str]) -> str:
     return _BLOCK.sub(lambda found: f"{found[1]}{blocks[found['name']]}{found[4]}", document)
 
 
-def pages(rows: Sequence[dict[str, Any]]) -> dict[Path, str]:
+def pages(rows: Sequence[dict[str, Any]], ampere_rows: Sequence[dict[str, Any]] = ()) -> dict[Path, str]:
     """Every page of docs/ladder as it should be, by path, from the rows of PROBLEM."""
-    size = (PROBLEM.m, PROBLEM.n, PROBLEM.k)
-    rows = [row for row in rows if (row.get("m"), row.get("n"), row.get("k")) == size]
     result = {}
-    for rung in RUNGS:
-        path = PAGES / f"{rung.number}.md"
-        blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, rows)}
-        result[path] = filled(path.read_text(encoding="utf-8"), blocks)
-    index = PAGES / "index.md"
-    table = (
-        markdown(COLUMNS, cells(rows)) if any(row["kind"] == "rung_time" for row in rows) else "_Not measured yet._\n"
+    tracks: tuple[tuple[str, tuple[Rung, ...], Sequence[dict[str, Any]]], ...] = (
+        ("index.md", RUNGS, rows),
+        ("ampere.md", AMPERE_RUNGS, ampere_rows),
     )
-    result[index] = filled(index.read_text(encoding="utf-8"), {"table": table})
+    for name, rungs, found in tracks:
+        size = (PROBLEM.m, PROBLEM.n, PROBLEM.k)
+        own = [row for row in found if (row.get("m"), row.get("n"), row.get("k")) == size]
+        for rung in rungs:
+            path = PAGES / f"{rung.number}.md"
+            blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, own)}
+            result[path] = filled(path.read_text(encoding="utf-8"), blocks)
+        result[PAGES / name] = filled((PAGES / name).read_text(encoding="utf-8"), {"table": table(own)})
     return result
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """A ladder's table."""
+    if not any(row["kind"] == "rung_time" for row in rows):
+        return "_Not measured yet._\n"
+    return markdown(*shown(rows))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -113,7 +128,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a page would change")
     options = parser.parse_args(words)
     stale = []
-    for path, text in pages(read_rows(options.rows or sorted(ROWS.glob("*ladder*.json")))).items():
+    files = options.rows or sorted(ROWS.glob("*ladder*.json"))
+    ampere = [file for file in files if file.stem.endswith("ampere_ladder")]
+    for path, text in pages(read_rows([file for file in files if file not in ampere]), read_rows(ampere)).items():
         if path.read_text(encoding="utf-8") != text:
             stale.append(path)
             if not options.check:

@@ -1,8 +1,8 @@
-"""Writes the generated parts of docs/ladder/sweeps.md: each sweep's plot, table and what the numbers say.
+"""Writes the generated parts of docs/ladder/sweeps.md and ampere_sweeps.md: each sweep's plot, table and statement.
 
     python tools/sweep_pages.py [--check] [ROWS.json ...]
 
-The page holds `<!-- sweep: NAME -->` ... `<!-- end: NAME -->`; what lies between is never written by hand. Rows come
+A page holds `<!-- sweep: NAME -->` ... `<!-- end: NAME -->`; what lies between is never written by hand. Rows come
 from the newest benchmarks/results/*_sweeps.json unless files are named. Plots go to docs/ladder/plots; each carries the
 digest of the numbers that it shows, so a stale one is found without drawing it.
 """
@@ -18,14 +18,15 @@ from typing import Any
 
 from tilewright.bench.report import files_of, read_rows
 from tilewright.bench.sweep_report import block, digest, lines_of, plot
-from tilewright.bench.sweeps import sweeps
+from tilewright.bench.sweeps import ampere_sweeps, sweeps
 from tilewright.device import preset
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "ladder" / "sweeps.md"
-PLOTS = PAGE.parent / "plots"
+PAGES = (ROOT / "docs" / "ladder" / "sweeps.md", ROOT / "docs" / "ladder" / "ampere_sweeps.md")
+PLOTS = PAGES[0].parent / "plots"
 RESULTS = ROOT / "benchmarks" / "results"
+ALL = (*sweeps(preset("h200")), *ampere_sweeps())
 
 _BLOCK = re.compile(r"(<!-- sweep: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
 
@@ -37,14 +38,14 @@ def committed(folder: Path) -> list[Path]:
 
 def filled(document: str, rows: Sequence[dict[str, Any]]) -> str:
     """The page with every block made anew. Raises: KeyError: a block of no sweep."""
-    blocks = {each.name: block(rows, each.name, f"plots/sweep_{each.name}.svg") for each in sweeps(preset("h200"))}
+    blocks = {each.name: block(rows, each.name, f"plots/sweep_{each.name}.svg") for each in ALL}
     return _BLOCK.sub(lambda found: f"{found[1]}{blocks[found['name']]}{found[4]}", document)
 
 
 def stale_plots(rows: Sequence[dict[str, Any]], folder: Path) -> list[tuple[str, Path]]:
     """The sweeps whose plot is missing or shows other numbers."""
     found = []
-    for each in sweeps(preset("h200")):
+    for each in ALL:
         lines = lines_of(rows, each.name)
         path = folder / f"sweep_{each.name}.svg"
         if any(line.rates for line in lines) and not (path.exists() and digest(lines) in path.read_text()):
@@ -54,7 +55,7 @@ def stale_plots(rows: Sequence[dict[str, Any]], folder: Path) -> list[tuple[str,
 
 def drawn(rows: Sequence[dict[str, Any]], plots: Iterable[tuple[str, Path]]) -> list[Path]:
     """Draws the plots. Raises: UnsupportedError: matplotlib is not installed."""
-    questions = {each.name: each.question for each in sweeps(preset("h200"))}
+    questions = {each.name: each.question for each in ALL}
     paths = []
     for name, path in plots:
         plot(lines_of(rows, name), questions[name], path)
@@ -63,23 +64,24 @@ def drawn(rows: Sequence[dict[str, Any]], plots: Iterable[tuple[str, Path]]) -> 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """0 when page and plots are, or were brought, up to date; 1 when --check finds one that is not, or a plot cannot
+    """0 when pages and plots are, or were brought, up to date; 1 when --check finds one that is not, or a plot cannot
     be drawn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("rows", nargs="*", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when something would change")
     options = parser.parse_args(words)
     rows = read_rows(options.rows or committed(RESULTS))
-    before = PAGE.read_text(encoding="utf-8")
-    after, plots = filled(before, rows), stale_plots(rows, PLOTS)
+    before = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    changed = {page: after for page, text in before.items() if (after := filled(text, rows)) != text}
+    plots = stale_plots(rows, PLOTS)
     if options.check:
-        stale = [PAGE] * (before != after) + [path for _, path in plots]
+        stale = [*changed, *(path for _, path in plots)]
         for path in stale:
             print(f"{path.relative_to(ROOT)} is stale: run tools/sweep_pages.py")
         return 1 if stale else 0
-    if before != after:
-        PAGE.write_text(after, encoding="utf-8")
-        print(f"{PAGE.relative_to(ROOT)} written")
+    for page, text in changed.items():
+        page.write_text(text, encoding="utf-8")
+        print(f"{page.relative_to(ROOT)} written")
     try:
         for path in drawn(rows, plots):
             print(f"{path.relative_to(ROOT)} written")

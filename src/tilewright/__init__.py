@@ -1,4 +1,4 @@
-"""tilewright: matrix multiplication for NVIDIA Hopper GPUs from Python, with every instruction in the open.
+"""tilewright: matrix multiplication for NVIDIA Hopper and Ampere GPUs from Python, with every instruction in the open.
 
 The face of the package. A name is imported when it is first used, so that `import tilewright` loads no CUDA, no array
 library and no compiler.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tilewright import errors
+    from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
     from tilewright.dispatch import clear, matmul, plan
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AmpereConfig",
     "Config",
     "Device",
     "Emulator",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES: dict[str, str] = {
+    "AmpereConfig": "tilewright.ampere_config",
     "Config": "tilewright.config",
     "Device": "tilewright.device",
     "Emulator": "tilewright.emulation",

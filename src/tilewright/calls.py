@@ -19,7 +19,7 @@ from tilewright.arrays.registry import BY_TYPE, common_adapter
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work
 from tilewright.errors import UnsupportedError
-from tilewright.layout import check_addresses, check_out_address, operands, repacked, row_major_strides
+from tilewright.layout import check_addresses, check_out_address, copied, operands, row_major_strides
 from tilewright.problem import Problem
 from tilewright.tensor import Location, View
 
@@ -87,7 +87,8 @@ class BoundPlan:
 
     `launch(call, stream)` enqueues what call_for() returned; after a hit of `calls` nothing else is needed. What is not
     there, enqueue() serves: calls that are met for the first time, and those of several steps, which never are.
-    `work(operands)` is what the product comes down to when these of a and b are copied first.
+    `work(operands)` is what the product comes down to when these of a and b are copied first; `needs_bytes` of
+    a and of b say when they are (layout.copied).
     """
 
     def __init__(
@@ -98,8 +99,10 @@ class BoundPlan:
         backend: Callable[[], Backend],
         work: Callable[[tuple[str, ...]], Work],
         ledger: Ledger,
+        needs_bytes: tuple[int, int] = (1, 1),
     ) -> None:
         self.problem = problem
+        self.needs_bytes = needs_bytes
         self.out_shape = out_shape
         self.out_strides = row_major_strides(out_shape)
         self.out_dtype = problem.out_dtype
@@ -120,10 +123,10 @@ class BoundPlan:
         Raises: what call_for() raises, and what the allocator raises.
         Cost: that of call_for(), once. Of several steps each time an allocation and a launch more, about 6 us.
         """
-        copied = repacked(self.problem, addresses[0], addresses[1])
-        if (loaded := self._loaded.get(copied)) is None:
+        first = copied(self.needs_bytes, addresses[0], addresses[1])
+        if (loaded := self._loaded.get(first)) is None:
             check_addresses(self.problem, *addresses)  # before anything is compiled
-            loaded = self._load(copied)
+            loaded = self._load(first)
         if not loaded.work.scratch:
             self.launch(self.call_for(addresses), stream)
             return

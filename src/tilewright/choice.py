@@ -102,8 +102,11 @@ def _waves(
 
 def reasons_against(record: Record, problem: Problem, device: Device, num_sms: int | None) -> tuple[str, ...]:
     """Every reason why the record's config cannot run the problem here; () when it can."""
-    if production(record.family) is None:
+    family = production(record.family)
+    if family is None:
         return (f"there is no production family {record.family!r}",)
+    if family is not catalog.offered(device):
+        return (f"the {family.name} family is not the one that {device.name} is offered",)
     found = record.config.violations(problem, device)
     if not found and num_sms is not None and record.config.cluster > num_sms:
         found = (f"num_sms = {num_sms} is fewer than the {record.config.cluster} CTAs of a cluster",)

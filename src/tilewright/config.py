@@ -10,9 +10,10 @@ import contextlib
 import dataclasses
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Any, ClassVar, Literal, cast
 
 from tilewright.device import Device
 from tilewright.dtypes import FP32
@@ -69,6 +70,9 @@ class Config:
     `dependent_launch` lets the kernel start while the one before it in the stream still runs; it waits for that one
     before it touches memory.
     """
+
+    family: ClassVar[str] = "hopper"  # whose kernel it is for
+    reader: ClassVar[str] = "TMA"  # what brings a and b into shared memory
 
     tile_m: int = 128
     tile_n: int = 256
@@ -130,9 +134,25 @@ class Config:
         problem = self.sliced(problem)
         return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
 
+    def needs_bytes(self, problem: Problem, operand: str) -> int:
+        """The bytes of which the address of "a" or "b" has to be a multiple, so that the kernel reads it where it lies;
+        0 where it is copied first wherever it lies. The same for every config of a family.
+
+        Source: TMA's rules (Problem.unreadable).
+        """
+        return 0 if operand in problem.unreadable else TMA_ALIGNMENT_BYTES
+
+    def copied(self, problem: Problem) -> tuple[str, ...]:
+        """Those of "a" and "b" that are copied first (kernels/repack.py), at the addresses that the problem expects."""
+        return problem.repacked
+
+    def beside_copies(self) -> Config:
+        """This config for a kernel behind copies of its operands: it gets ready while they end, and waits for that."""
+        return self.replace(dependent_launch=True)
+
     def __post_init__(self) -> None:
         """Keeps whole numbers of other libraries, NumPy's for one, as int. What is none is violations()' to refuse."""
-        for field in _FIELDS:
+        for field in _fields_of(cast("Hashable", type(self))):
             value = getattr(self, field.name)
             if _KINDS[field.type][0] is int and type(value) is not int and not isinstance(value, bool):
                 with contextlib.suppress(TypeError):
@@ -361,13 +381,7 @@ class Config:
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
-        wrong_types = [
-            f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
-            for field in _FIELDS
-            for value in [getattr(self, field.name)]
-            if type(value) is not _KINDS[field.type][0]
-        ]
-        if wrong_types:
+        if wrong_types := self._wrong_types():
             return tuple(wrong_types)  # no rule below can be stated about a value that is no number
         if refused := self._slices_violations(problem):
             return (*refused, *self._shape_violations())  # there is no problem to state the others about
@@ -376,7 +390,7 @@ class Config:
         if device.sm != (9, 0):
             found.append(
                 f"the hopper family uses wgmma and TMA, which compute capability 9.0 alone has; {device.name} has "
-                f"{device.sm[0]}.{device.sm[1]}"
+                f"{device.sm[0]}.{device.sm[1]}, which AmpereConfig is for"
             )
         if not found:  # the numbers below mean something only for a config that is sound in itself
             found += self._budget_violations(problem, device)
@@ -387,6 +401,15 @@ class Config:
         found = self.violations(problem, device)
         if found:
             raise ConfigError(str(self), found)
+
+    def _wrong_types(self) -> list[str]:
+        """Fields whose value is not of their kind."""
+        return [
+            f"{field.name} = {value!r} is not {_KINDS[field.type][1]}"
+            for field in _fields_of(cast("Hashable", type(self)))
+            for value in [getattr(self, field.name)]
+            if type(value) is not _KINDS[field.type][0]
+        ]
 
     def _shape_violations(self) -> list[str]:
         found = []
@@ -592,7 +615,10 @@ def store_columns(problem: Problem, tile_n: int) -> int:
     return max(wide for wide in boxes if wide % 32 == 16 or wide in (32, 64, 128)) // size
 
 
-_FIELDS = dataclasses.fields(Config)  # once: a choice looks at them hundreds of times
+@cache
+def _fields_of(kind: Hashable) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a kind of config; once: a choice looks at them hundreds of times."""
+    return dataclasses.fields(cast("type[Config]", kind))
 
 
 def changes_from(words: Iterable[str]) -> dict[str, int | bool | str]:

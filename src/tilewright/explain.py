@@ -17,12 +17,13 @@ from tilewright.records import Record
 
 @dataclass(frozen=True, kw_only=True)
 class Copies:
-    """The copy of operands that TMA cannot read where they lie, before the product.
+    """The copy of operands that the kernel's loads, `reader`, cannot read where they lie, before the product.
 
     Units: bytes; `scratch_bytes` is what is allocated for it, `predicted_us` in microseconds.
     """
 
     operands: tuple[str, ...]
+    reader: str
     launch: Launch
     read_bytes: int
     written_bytes: int
@@ -31,7 +32,7 @@ class Copies:
 
     def __str__(self) -> str:
         return (
-            f"repack {' and '.join(self.operands)}, which TMA cannot read there: {self.launch.grid} CTAs of "
+            f"repack {' and '.join(self.operands)}, which {self.reader} cannot read there: {self.launch.grid} CTAs of "
             f"{self.launch.block} threads, {self.read_bytes / 1e6:.1f} MB read, {self.written_bytes / 1e6:.1f} MB "
             f"written to {self.scratch_bytes / 1e6:.1f} MB of scratch, {self.predicted_us:.1f} us"
         )

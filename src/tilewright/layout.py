@@ -170,12 +170,11 @@ def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
             )
 
 
-def repacked(problem: Problem, a: int, b: int) -> tuple[str, ...]:
-    """Which of "a" and "b" have to be copied before TMA can read them at these addresses. () for most products."""
-    if not (problem.unreadable or (a | b) % TMA_ALIGNMENT_BYTES):
-        return ()
-    named = (("a", a), ("b", b))
-    return tuple(name for name, address in named if name in problem.unreadable or address % TMA_ALIGNMENT_BYTES)
+def copied(needs_bytes: tuple[int, int], a: int, b: int) -> tuple[str, ...]:
+    """Which of "a" and "b" are copied before a kernel reads them at these addresses: those at no multiple of the bytes
+    that it needs; of 0 at any address (Config.needs_bytes). () for most products."""
+    of_a, of_b = needs_bytes
+    return (() if of_a and a % of_a == 0 else ("a",)) + (() if of_b and b % of_b == 0 else ("b",))
 
 
 def check_out_address(problem: Problem, out: int) -> None:

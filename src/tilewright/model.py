@@ -10,11 +10,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from tilewright.ampere_config import AmpereConfig
+from tilewright.ampere_work import ampere_work_of
 from tilewright.config import MAX_TILES, Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels import repack, sums
-from tilewright.kernels.catalog import PRODUCTION
+from tilewright.kernels.catalog import SUPPORTED_SMS, offered
 from tilewright.kernels.family import Family
 from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
@@ -100,7 +102,10 @@ def _predict(
         return _with_sums(sliced, problem, config, device, least_us)
     problem = config.computed(problem)
     launch = family.launch(problem, config, device, num_sms)
-    work = work_of(problem, config, device, launch.grid)
+    if isinstance(config, AmpereConfig):
+        work = ampere_work_of(problem, config, device, launch.grid)
+    else:
+        work = work_of(problem, config, device, launch.grid)
     fixed_us = device.launch_us + RAMP_US
     clock_ghz = clock_ghz_of(work, device, fixed_us)
     times = work.times_us(device, clock_ghz)
@@ -212,19 +217,19 @@ def ranked(
 def _candidates(
     problem: Problem, device: Device, num_sms: int | None, reduction: Reduction
 ) -> list[tuple[Family, Config, Prediction]]:
-    """Every config of every family that fits, in the families' order. Raises: what best() raises.
+    """Every config of the device's family that fits, in the family's order. Raises: what best() raises.
 
     Where one order of summation is asked for, each config is given it, and those that are not legal then are left out.
     """
     least_us = floor_us(problem, device)
+    family = offered(device)
     found = [
         (family, config, _predict(family, problem, config, device, num_sms, least_us))
-        for family in PRODUCTION
-        for config in _space(family, problem, device, reduction)
-        if num_sms is None or config.cluster <= num_sms
+        for config in (() if family is None else _space(family, problem, device, reduction))
+        if family is not None and (num_sms is None or config.cluster <= num_sms)
     ]
     if not found:
-        raise _no_candidate(problem, device)
+        raise _no_candidate(family, problem, device)
     return found
 
 
@@ -238,15 +243,15 @@ def _space(family: Family, problem: Problem, device: Device, reduction: Reductio
     yield from (config for config in given if not config.violations(problem, device))
 
 
-def _no_candidate(problem: Problem, device: Device) -> Exception:
-    reasons: Iterable[str] = Config().violations(problem, device)
-    if device.sm != (9, 0):
+def _no_candidate(family: Family | None, problem: Problem, device: Device) -> Exception:
+    if family is None:
         return UnsupportedError(
             asked=f"a product on {device.name} (compute capability {device.sm[0]}.{device.sm[1]})",
-            rule="the kernels need compute capability 9.0 (H100, H200, H20)",
-            works="run on a Hopper GPU, or plan for one of the presets",
+            rule=f"kernels are written for compute capability {', '.join(f'{x}.{y}' for x, y in SUPPORTED_SMS)}",
+            works="run on a GPU of one of these, or plan for one of the presets",
         )
-    if Config().has_too_many_tiles(problem):
+    reasons: Iterable[str] = family.config.violations(problem, device)
+    if family.config.has_too_many_tiles(problem):
         return ShapeError(
             asked=f"{problem.num_matrices} x a product of {problem.m} x {problem.n}"
             if problem.batch
@@ -254,4 +259,4 @@ def _no_candidate(problem: Problem, device: Device) -> Exception:
             rule=f"it has {MAX_TILES} tiles or more with every tile of the family, and the schedule counts fewer",
             works="split the product along m or n",
         )
-    return ConfigError(str(Config()), list(reasons))
+    return ConfigError(str(family.config), list(reasons))

@@ -19,13 +19,14 @@ from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
-from tilewright.device import Device
+from tilewright.device import PRESETS, Device, preset
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels import catalog, product, repack, sums
+from tilewright.kernels.catalog import SUPPORTED_SMS
 from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
@@ -36,9 +37,6 @@ from tilewright.records import Record
 from tilewright.tensor import Location, View
 
 ConfigChanges = Config | Mapping[str, Any]
-
-# Compute capabilities that a production family is written for. An exact list: sm_90a code runs on 9.0 and nowhere else.
-SUPPORTED_SMS: tuple[tuple[int, int], ...] = ((9, 0),)
 
 
 @cache
@@ -90,10 +88,11 @@ class Plan(Runner):
         self.reduction = reduction
         self._ledger = ledger
         ledger.add_runner(self)
-        self._kernel_problem = _kernel_problem(problem, problem.repacked)
+        self._copied = config.copied(problem)
+        self._kernel_problem = _kernel_problem(problem, self._copied)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
-        self.arguments = self._arguments(problem.repacked)
+        self.arguments = self._arguments(self._copied)
         self._binary: Binary | None = None
         self._repack_binary: Binary | None = None
         self._sums_binary: Binary | None = None
@@ -117,7 +116,7 @@ class Plan(Runner):
     @property
     def sources(self) -> tuple[Source, ...]:
         """The units of all its steps: what a machine without a compiler has to be given."""
-        copying = (repack.source(self.problem, self.device),) if self.problem.repacked else ()
+        copying = (repack.source(self.problem, self.device),) if self._copied else ()
         return (*copying, *product.sources(self.family, self._kernel_problem, self.config, self.device))
 
     @property
@@ -137,12 +136,13 @@ class Plan(Runner):
     @property
     def copies(self) -> Copies | None:
         """The copy of operands before the product, where the problem needs one; with the model's time."""
-        operands = self.problem.repacked
+        operands = self._copied
         if not operands:
             return None
         read_bytes, written_bytes = repack.moved_bytes(self.problem, operands)
         return Copies(
             operands=operands,
+            reader=self.config.reader,
             launch=repack.launch(self.problem, operands, self.device, self.num_sms),
             read_bytes=read_bytes,
             written_bytes=written_bytes,
@@ -167,7 +167,7 @@ class Plan(Runner):
     @property
     def work(self) -> Work:
         """What the product comes down to at the addresses that its problem expects."""
-        return self.work_of(self.problem.repacked)
+        return self.work_of(self._copied)
 
     def work_of(self, operands: tuple[str, ...]) -> Work:
         """What the product comes down to when these of "a" and "b" are copied first: the copies, the product, and the
@@ -180,7 +180,7 @@ class Plan(Runner):
             self.num_sms,
             binaries=(lambda: self.binary, lambda: self.sums_binary),
             launch=self.launch,
-            arguments=self.arguments if operands == self.problem.repacked else self._arguments(operands),
+            arguments=self.arguments if operands == self._copied else self._arguments(operands),
         )
         if not operands:
             return made
@@ -263,6 +263,7 @@ class Plan(Runner):
                     backend,
                     self.work_of,
                     self._ledger,
+                    (self.config.needs_bytes(self.problem, "a"), self.config.needs_bytes(self.problem, "b")),
                 ),
             )
         return bound
@@ -281,7 +282,7 @@ class Plan(Runner):
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
-        family, config, problem = self.family, self.config, _kernel_problem(problem, problem.repacked)
+        family, config, problem = self.family, self.config, _kernel_problem(problem, self.config.copied(problem))
         if family in catalog.PRODUCTION:
             config = choose(problem, self.device, self.num_sms, reduction=self.reduction).config
         launch = family.launch(problem, config, self.device, self.num_sms)
@@ -337,22 +338,23 @@ def plan_problem(
     checked(problem)
     reduction = checked_reduction(reduction)
     config = checked_changes(config)
-    check_supported(device)
     num_sms = checked_num_sms(num_sms, device)
-    solid = _kernel_problem(problem, problem.repacked)
+    default = check_supported(device)
+    copied = (config if isinstance(config, Config) else default.config).copied(problem)
+    solid = _kernel_problem(problem, copied)
     if isinstance(config, Config):
-        family, chosen, why, record = catalog.PRODUCTION[0], config, "the caller's config", None
+        family, chosen, why, record = catalog.family_of(config), config, "the caller's config", None
     else:
         choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty, reduction=reduction)
         family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
-        if problem.repacked:
-            # the kernel gets ready while the copies end, and waits for that itself; a caller's word comes after ours
-            chosen = chosen.replace(dependent_launch=True)
+        if copied:
+            chosen = chosen.beside_copies()  # a caller's word comes after ours
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
     if problem.is_empty:  # no kernel runs, so no config is judged: 0 has no parts, nor two k tiles
-        chosen = choose(solid, device, num_sms, use_records=False, reduction=reduction).config
+        choice = choose(solid, device, num_sms, use_records=False, reduction=reduction)
+        family, chosen = choice.family, choice.config
     _check_order(chosen, reduction)
     if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
         raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
@@ -396,15 +398,25 @@ def checked_changes(config: Any) -> ConfigChanges | None:
     raise ConfigError("of this call", [f"{found}; pass config={{'tile_n': 192}}"])
 
 
-def check_supported(device: Device) -> None:
-    """Raises UnsupportedError for a device that no kernel is written for, before anything is compiled for it."""
-    if device.sm not in SUPPORTED_SMS:
-        served = ", ".join(f"{major}.{minor}" for major, minor in SUPPORTED_SMS)
+def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> Family:
+    """The family that the device is offered.
+
+    Raises: UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it.
+    """
+    found = catalog.offered(device)
+    if found is None or device.sm not in sms:
+        served = ", ".join(f"{major}.{minor}" for major, minor in sms)
         raise UnsupportedError(
             asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
             rule=f"kernels are written for compute capability {served}",
-            works="use an H100, H200 or H20, or torch.matmul on this device",
+            works=f"use such a GPU ({_cards(sms)} for instance), or torch.matmul on this device",
         )
+    return found
+
+
+def _cards(sms: tuple[tuple[int, int], ...]) -> str:
+    """The presets of these compute capabilities, by their short names."""
+    return ", ".join(name for name in PRESETS if preset(name).sm in sms)
 
 
 def checked_num_sms(num_sms: object, device: Device) -> int | None:

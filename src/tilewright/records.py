@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Literal
 
 from tilewright import settings
+from tilewright.ampere_config import AmpereConfig
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.order import Reduction, order_for, order_of
@@ -104,6 +105,7 @@ class Record:
         return f"{self.problem} on {self.sms} of {self.device}: {self.config}, {self.measured_us:.1f} us, {self.date}"
 
 
+_CONFIGS: dict[str, type[Config]] = {kind.family: kind for kind in (Config, AmpereConfig)}
 _TEXTS = ("key", "family", "regime", "digest", "compiler", "driver", "date")
 _NUMBERS = ("measured_us", "predicted_us", "spread", "rounds")
 
@@ -125,7 +127,7 @@ def record_of(line: str) -> Record:
                 raise ValueError(f"{name} = {fields[name]!r} is no number from 0 up")
         if fields["regime"] not in REGIMES or fields["key"].count(_BETWEEN) != 2:
             raise ValueError(f"regime {fields['regime']!r} or key {fields['key']!r} is none")
-        fields["config"] = Config(**fields["config"])
+        fields["config"] = _CONFIGS.get(fields["family"], Config)(**fields["config"])
         return Record(**fields)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

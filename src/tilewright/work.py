@@ -14,17 +14,17 @@ from tilewright.device import Device
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
-_SMEM_BYTES_PER_CYCLE = 128
+SMEM_BYTES_PER_CYCLE = 128
 # Storing a tile: measured, H200, 2026-11-29, 8192^3: no store at all is 1.5 % faster with 128x256 (131,072
 # cycles a tile, 4096 values a warp), 2.4 % with 256x192 (196,608 and 6144).
-_STORE_BASE_CYCLES = 500
-_STORE_VALUES_PER_CYCLE = 2.5  # a warp
+STORE_BASE_CYCLES = 500
+STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # Stored without TMA, by the lanes: 16 bytes of a row leave shared memory twice, where TMA reads them once, and go out
 # past the same port; with the ends of rows 19 wavefronts for one of 400 bytes, where 8 warps want the port
 # (row_store.cuh). That count is 1.3 values a cycle; measured, H200, 2026-11-30, one tile a CTA, nothing hidden, against
 # the same config and sizes through TMA: 1023^3 in 64x128 0.56 us more, 2047^3 in 128x256 1.59, which are 1.1 and 0.9.
 # Where stores are hidden nothing can be told: of (4097, 4097, 4096) 0.3 % lies between 1.3 and 1.0.
-_LANE_STORE_VALUES_PER_CYCLE = 1.0
+LANE_STORE_VALUES_PER_CYCLE = 1.0
 # All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds
 # those of the others before it, by the share of the time that is spent writing, at so much of DRAM's rate. Where the
 # other consumer multiplies meanwhile hardly any of it shows. Fitted with those below, mostly to 4096 x 32768 x 512: 191
@@ -34,13 +34,13 @@ _QUEUE = 2.0
 _PINGPONG_QUEUE = 0.23
 # Of the base and the values, hidden where a consumer's row blocks are staggered; fitted with those below.
 _STAGGERED_HIDES = 0.89
-# Those without another source: fitted together, H200, 2026-11-30, interleaved and cold, to two thirds of 85 products (the
-# suite with eight configs each, and those of few rows, few tiles or a long k with a dozen) and tried on the others
+# Those without another source: fitted together, H200, 2026-11-30, interleaved and cold, to two thirds of 85 products
+# (the suite with eight configs each, and those of few rows, few tiles or a long k with a dozen) and tried on the others
 # (tools/fit_model.py): a rounded value each.
 # First bytes from memory, first wgmmas, what is left of the last store: 2.0 us with the launch for the tiniest kernels.
 RAMP_US = 1.3
 # A ring has room for what is asked for in this time: with s stages a CTA takes s - 1 slots in it (Little's law).
-_LATENCY_US = 0.98
+LATENCY_US = 0.98
 # A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 134 ns.
 _CHAIN_CYCLES = 235
 # What TMA needs for a row of 128 bytes of a tile, and for one past the operand's end, which it fills with zeros: one
@@ -55,7 +55,7 @@ _CROSSING_ROWS = 2.3
 _TILE_DRAM_SHARE = 0.88
 # The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
 # place of the row. With a split they lie at two places or more.
-_IN_STEP_DRAM_SHARE = 0.85
+IN_STEP_DRAM_SHARE = 0.85
 # Two resources near their limit slow each other down: the p-norm of the times that they take alone. L2 beside DRAM, and
 # both beside what a CTA can do.
 _MEMORY_NORM = 7.7
@@ -176,8 +176,8 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
     counts = [count for _, count in shapes]
     fill_bytes = sum(count * (part.a_bytes + part.b_bytes) for part, count in zip(parts, counts, strict=True))
     a_bytes = sum(count * part.a_bytes for part, count in zip(parts, counts, strict=True))
-    l2_bytes = _l2_bytes(config, problem, a_bytes, fill_bytes - a_bytes)
-    dram_bytes = _dram_bytes(problem, config, device, grid)
+    read_bytes = l2_bytes(config, problem, a_bytes, fill_bytes - a_bytes)
+    moved_bytes = dram_bytes(problem, config, device, grid)
 
     waves: list[Wave] = []
     for (part_n, _), part, count in zip(shapes, parts, counts, strict=True):
@@ -188,7 +188,7 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
                 times = (part.tensor_cycles, part.loop_cycles, part.landing_us, part.store_cycles)
                 out_bytes = ctas * config.tile_m * part_n * problem.out_dtype.size
                 queue = _PINGPONG_QUEUE if config.pingpong else _QUEUE
-                waves.append(Wave(many, *times, l2_bytes * share, dram_bytes * share, out_bytes, queue))
+                waves.append(Wave(many, *times, read_bytes * share, moved_bytes * share, out_bytes, queue))
     last = waves.pop()
     if last.count > 1:
         waves.append(replace(last, count=last.count - 1))
@@ -198,9 +198,9 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
         waves=tuple(waves),
         last_store_cycles=last.store_cycles + parts[-1].last_store_cycles,
         fill_bytes=fill_bytes,
-        l2_bytes=l2_bytes,
-        dram_bytes=dram_bytes,
-        dram_share=_TILE_DRAM_SHARE if config.split_k > 1 else _IN_STEP_DRAM_SHARE,
+        l2_bytes=read_bytes,
+        dram_bytes=moved_bytes,
+        dram_share=_TILE_DRAM_SHARE if config.split_k > 1 else IN_STEP_DRAM_SHARE,
         flops=sum(2.0 * count * config.tile_m * tile_n * k for tile_n, count in shapes),
     )
 
@@ -236,7 +236,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     own_rows += _cost_of_rows(problem, "b", width / config.cluster_m)
     fetch = own_rows * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
     loop = own_k_tiles * max(tensor, fetch, _CHAIN_CYCLES)
-    landing_us = own_k_tiles * _LATENCY_US / (config.stages - 1)
+    landing_us = own_k_tiles * LATENCY_US / (config.stages - 1)
     if tile_n < config.tile_n:
         in_flight = max(1, config.tail_stages(problem) - 1)
         loop, landing_us = max(loop, k_tiles * _NARROW_LATENCY_CYCLES / in_flight), 0.0
@@ -256,7 +256,7 @@ def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:
     """Cycles of one wgmma: what the tensor cores take, or shared memory to feed them."""
     return max(
         2 * WGMMA_M * tile_n * 16 / device.tensor_flops_per_cycle,
-        (WGMMA_M + tile_n) * 16 * problem.dtype.size / _SMEM_BYTES_PER_CYCLE,
+        (WGMMA_M + tile_n) * 16 * problem.dtype.size / SMEM_BYTES_PER_CYCLE,
     )
 
 
@@ -264,8 +264,8 @@ def _store_cycles(problem: Problem, config: Config, tile_n: int, loop_cycles: fl
     """Cycles that the store of each tile adds to its multiplications, and that of a CTA's last tile once more."""
     blocks = config.consumer_m // (WARPGROUP_WARPS * STORE_ROWS)
     columns = config.stored_n if config.split_k > 1 else tile_n
-    rate = _STORE_VALUES_PER_CYCLE if problem.out_through_tma else _LANE_STORE_VALUES_PER_CYCLE
-    store_cycles = _STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
+    rate = STORE_VALUES_PER_CYCLE if problem.out_through_tma else LANE_STORE_VALUES_PER_CYCLE
+    store_cycles = STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
         return max(0.0, (store_cycles - loop_cycles) / 2), store_cycles
     if config.staggered:
@@ -278,7 +278,7 @@ def _patch_rows(config: Config, rows: int) -> int:
     return min(rows, config.group_m * config.cluster_m if config.schedule == "grouped" else rows)
 
 
-def _l2_bytes(config: Config, problem: Problem, a_bytes: float, b_bytes: float) -> float:
+def l2_bytes(config: Config, problem: Problem, a_bytes: float, b_bytes: float) -> float:
     """Bytes read from the L2. Neighbours stand below each other and share b; in a low patch also a.
 
     CTAs of a cluster that splits k read different bytes, and clusters are neighbours by chance: of those within
@@ -324,7 +324,7 @@ def clock_ghz_of(work: Work, device: Device, fixed_us: float) -> float:
     return low
 
 
-def _dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
+def dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
     """Bytes that DRAM moves: out once, and the operands once, or once a wave where they do not stay in the L2.
 
     Shapes: the tiles in flight are a patch of group_m tile rows by grid / group_m tile columns; of a batch of small

@@ -14,6 +14,7 @@ from tilewright import device
 from tilewright.bench import ladder, ladder_emulated, ladder_report
 from tilewright.errors import DriverError, UnsupportedError
 from tilewright.host_operands import host_operands
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS
 from tilewright.problem import packed
 
@@ -38,13 +39,15 @@ def timed(rung: str, mode: str, rate: float, **more: Any) -> dict[str, Any]:
         ("v06-v08,v01", [NAMES[0], *NAMES[5:8]]),
         ("v11-v12", [NAMES[10], ladder.PRODUCTION]),
         ("all", [*NAMES, ladder.PRODUCTION]),
+        ("a3-a5,v02", [NAMES[1], "a3_padded", "a4_swizzled", "a5_multistage"]),
+        ("ampere", [rung.name for rung in AMPERE_RUNGS]),
     ],
 )
 def test_rungs_are_named_by_number_name_or_range(text: str, found: list[str]) -> None:
     assert list(ladder.named(text)) == found
 
 
-@pytest.mark.parametrize("text", ["v13", "", "v04-v99", "warp"])
+@pytest.mark.parametrize("text", ["v13", "", "v04-v99", "warp", "v10-a2", "a10"])
 def test_a_rung_that_is_not_there_is_refused_with_those_that_are(text: str) -> None:
     with pytest.raises(UnsupportedError, match="v01_simt, v02"):
         ladder.named(text)
@@ -108,6 +111,29 @@ def test_rows_table_and_plot_are_written(tmp_path: Path) -> None:
     assert no_plot == ""
     assert json.loads(paths[0].read_text()) == {"facts": {"device": "x"}, "rows": rows}
     assert paths[2].stat().st_size > 1000
+
+
+def test_a_run_of_the_ampere_ladder_alone_has_files_of_its_own(tmp_path: Path) -> None:
+    rows = [{"kind": "rung_emulated", "rung": "a5_multistage", "status": "ok"}]
+    paths, _ = ladder_report.write(rows, {}, "table\n", tmp_path)
+    assert [path.name for path in paths] == ["ampere_ladder.json", "ampere_ladder.md"]
+    paths, _ = ladder_report.write([*rows, {"kind": "rung_emulated", "rung": NAMES[0]}], {}, "table\n", tmp_path)
+    assert [path.name for path in paths] == ["ladder.json", "ladder.md"]
+
+
+def test_the_emulated_table_leaves_out_what_no_rung_does() -> None:
+    problem = packed(64, 64, 64)
+    for name, there, missing in (("a5_multistage", "cp.async", "wgmma"), (NAMES[1], "wgmma", "ldmatrix")):
+        columns, lines = ladder_emulated.table(list(ladder_emulated.emulated_rows([name], problem)))
+        assert there in columns
+        assert missing not in columns
+        assert len(lines[0]) == len(columns)
+        assert (columns[0], columns[-1], lines[0][1]) == ("rung", "s", "exact")
+
+
+def test_what_adds_slices_up_is_built_with_the_rung_that_makes_them() -> None:
+    entries = [source.entry for source in ladder.sources(["a8_split_k"], packed(8192, 8192, 8192), H200)]
+    assert set(entries) == {"a8_split_k", "sums"}
 
 
 def test_without_matplotlib_the_rows_are_written_and_the_extra_is_named(
@@ -223,7 +249,7 @@ def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
+@pytest.mark.parametrize("rung", [*RUNGS, *AMPERE_RUNGS], ids=lambda rung: rung.name)
 def test_a_rung_is_right_on_the_device(rung: Any) -> None:
     rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "rung_check", "rung": rung.name})
     assert {row["status"] for row in rows} == {"ok"}

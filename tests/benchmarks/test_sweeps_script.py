@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.bench import report
 from tilewright.bench.counters import Launched
-from tilewright.bench.sweeps import sweep, sweeps
+from tilewright.bench.sweeps import ampere_sweeps, sweep, sweeps
 from tilewright.device import preset
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sweeps.py"
@@ -135,10 +135,11 @@ def test_the_important_comes_first_and_is_counted_at_once(script: ModuleType) ->
     assert all(kind == "time" for kind, _ in script.steps(sweeps(H200), counting=False))
 
 
-def test_all_sweeps_are_expected_to_fit_the_budget(script: ModuleType) -> None:
+@pytest.mark.parametrize("chosen", [sweeps(H200), ampere_sweeps()], ids=["hopper", "ampere"])
+def test_all_sweeps_are_expected_to_fit_the_budget(script: ModuleType, chosen: Any) -> None:
     needed = [
         script.expected_s(batch) if kind == "time" else script.counting_s(batch)
-        for kind, batch in script.steps(sweeps(H200), counting=True)
+        for kind, batch in script.steps(chosen, counting=True)
     ]
     assert sum(needed) <= script.parser().parse_args([]).budget_s == 150
 
@@ -183,7 +184,7 @@ def test_measured_rows_are_on_disk_after_each_child(
         return [facts, {"kind": "sweep_check", "sweep": batch[0].name, "variant": "v", "status": "ok"}]
 
     monkeypatch.setattr(script, "time_part", time_part)
-    monkeypatch.setattr(script, "emulated_part", list)
+    monkeypatch.setattr(script, "emulated_part", lambda name: [])
     words = ["--into", str(tmp_path / "out"), "--sweeps", "swizzle,stages", "--no-counters"]
     assert script.main(words) == 0
     assert sizes == [0, 1]
@@ -215,5 +216,5 @@ def test_without_a_gpu_the_child_says_why(script: ModuleType, monkeypatch: pytes
 
 
 def test_conflicts_come_from_a_child_without_a_gpu(script: ModuleType) -> None:
-    rows = script.emulated_part()
+    rows = script.emulated_part("swizzle")
     assert [row["status"] for row in rows] == ["ok"] * 4

@@ -38,7 +38,7 @@ def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An H200 that is there, with torch: what verify and compare answer is the test's choice."""
-    fake = SimpleNamespace(name="h200", checks=[RIGHT, RIGHT], has_torch=True, asked=[])
+    fake = SimpleNamespace(name="h200", device=None, checks=[RIGHT, RIGHT], has_torch=True, asked=[])
     row = {"candidate": "cublas", "median_us": 10.0, "spread": 0.01, "rate_tflops": 500.0, "ratio": None}
     own = {"candidate": "tilewright", "median_us": 8.0, "spread": 0.02, "rate_tflops": 625.0, "ratio": 1.25}
     states = {"watts": None, "clock_mhz": None}
@@ -57,5 +57,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setitem(sys.modules, "tilewright.bench.compare", module)
     monkeypatch.setattr(verify, "verify", check)
     monkeypatch.setattr(verify, "has_torch", lambda: fake.has_torch)
-    monkeypatch.setattr(cuda, "backend", lambda: SimpleNamespace(device=lambda _: device.preset(fake.name)))
+    monkeypatch.setattr(
+        cuda, "backend", lambda: SimpleNamespace(device=lambda _: fake.device or device.preset(fake.name))
+    )
     return fake

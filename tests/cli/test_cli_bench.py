@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from command_line import call, printed, refused
 
+from fakes import T4
 from tilewright.bench import suite, suite_run
 
 
@@ -94,7 +95,7 @@ def test_without_torch_it_says_what_it_needs(gpu: SimpleNamespace, tmp_path: Pat
 
 
 def test_on_a_card_that_cannot_run_the_kernels_it_says_what_it_needs(gpu: SimpleNamespace, tmp_path: Path) -> None:
-    gpu.name = "a100"
+    gpu.device = T4
     assert "compute capability" in refused("bench", "tiny", "--into", str(tmp_path / "out"))
 
 

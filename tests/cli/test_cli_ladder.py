@@ -25,6 +25,13 @@ def test_without_a_gpu_the_rungs_run_in_the_emulator_and_say_why(tmp_path: Path)
     assert not (tmp_path / "ladder.svg").exists()
 
 
+def test_the_ampere_ladder_runs_in_the_emulator_as_well() -> None:
+    result = call("ladder", "--rungs", "a1,a5-a6", "--size", "64x64x64")
+    assert result.exit_code == 0
+    assert result.stdout.count("exact") == 3
+    assert "ldmat" in result.stdout
+
+
 @pytest.mark.parametrize("size", ["0", "12x", "4096x4096", "big", "-4"])
 def test_a_size_that_is_none_is_refused(size: str) -> None:
     assert "4096x8192x1024" in refused("ladder", "--size", size, "--rungs", "v03")

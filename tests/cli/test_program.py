@@ -62,7 +62,7 @@ def test_the_package_runs_as_a_module() -> None:
         (("8", "8", "8", "--config", "slices=4,stages=3"), "'slices=4,stages=3' is more than one KEY=VALUE"),
         (("8", "8", "8", "--config", "stages=3", "--config", "stages=4"), "stages is given twice"),
         (("8", "8", "8", "--device", "h300"), "error: device 'h300': presets are h200, h100"),
-        (("8", "8", "8", "--device", "a100"), "compute capability 8.0"),
+        (("8", "8", "8", "--device", "a100", "--config", "pingpong=true"), "pingpong = True is for the hopper family"),
         (("8", "8", "8", "--num-sms", "0"), "--num-sms"),
         (("8", "8", "8", "--num-sms", "500"), "num_sms = 500"),
         (("8", "8", "8", "--b-major", "m"), "--b-major"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from snippets import UNTOUCHED, execute, kernel, words
 
 from tilewright.emulator import tiled
+from tilewright.emulator.checks import Checker
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
@@ -69,6 +72,26 @@ st.global.v4.u32 [%rd7], {{%r1, %r2, %r3, %r4}};
     want = GIVEN[:128].view(np.uint8).reshape(32, 16).copy()
     want[:, length:] = 0
     assert (out.reshape(32, 16) == want).all()
+
+
+@pytest.mark.parametrize("length", [0, 4, 16])
+def test_what_cp_async_does_not_copy_is_not_read(length: int) -> None:
+    """A copy of nothing may name any address: there another thread may write meanwhile."""
+    body = f"""
+mov.u32 %r5, buffer;
+shl.b32 %r6, %r0, 4;
+add.u32 %r6, %r6, %r5;
+mul.wide.u32 %rd5, %r0, 16;
+add.s64 %rd7, %rd1, %rd5;
+cp.async.cg.shared.global [%r6], [%rd7], 16, {length};
+cp.async.commit_group;
+mov.u32 %r1, 7;
+st.global.u32 [%rd7+8], %r1;
+"""
+    checker = Checker()
+    with contextlib.suppress(EmulationError):
+        execute(kernel(body, SHARED), GIVEN, out_bytes=512, observer=checker)
+    assert ("cp.async not waited for" in {finding.rule for finding in checker.findings}) == (length > 8)
 
 
 def test_cp_async_arrives_on_an_mbarrier_when_done() -> None:

@@ -15,7 +15,8 @@ from tilewright.backends.base import IntArgument, Launch, MapArgument
 from tilewright.config import Config
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Binary
-from tilewright.kernels.hopper import HOPPER, group_rows
+from tilewright.kernels.family import group_rows
+from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
 

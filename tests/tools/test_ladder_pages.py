@@ -10,12 +10,17 @@ from typing import Any
 
 import pytest
 
-from tilewright.kernels.ladder import RUNGS
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
+from tilewright.kernels.ladder import RUNGS, Rung
 
 ROOT = Path(__file__).parents[2]
 
 # Lines of code added and taken away, beside the head comment: what keeps a rung one idea.
-LARGEST_STEP = {"v03": 60, "v04": 150, "v05": 30, "v06": 60, "v07": 46, "v08": 35, "v09": 40, "v10": 20, "v11": 15}
+LARGEST_STEP = {
+    "v03": 60, "v04": 150, "v05": 30, "v06": 60, "v07": 46, "v08": 35, "v09": 40, "v10": 20, "v11": 15,
+    "a1": 120, "a2": 30, "a3": 5, "a4": 15, "a5": 90, "a6": 50, "a7": 5, "a8": 20, "a9": 10,
+}  # fmt: skip
+TRACKS: dict[str, tuple[Rung, ...]] = {"index.md": RUNGS, "ampere.md": AMPERE_RUNGS}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +45,10 @@ def test_every_page_is_what_the_sources_and_the_committed_rows_make(tool: Module
     assert tool.main(["--check"]) == 0, "run tools/ladder_pages.py"
 
 
-def test_the_index_leads_to_every_rung_and_each_page_to_the_next() -> None:
-    index = (ROOT / "docs" / "ladder" / "index.md").read_text()
-    for rung in RUNGS:
+@pytest.mark.parametrize("name", TRACKS)
+def test_an_index_leads_to_every_rung_of_its_ladder_and_each_page_to_the_next(name: str) -> None:
+    index = (ROOT / "docs" / "ladder" / name).read_text()
+    for rung in TRACKS[name]:
         assert f"({rung.number}.md)" in index
         page = (ROOT / "docs" / "ladder" / f"{rung.number}.md").read_text()
         assert f"`src/tilewright/kernels/cuda/{rung.source}`" in page
@@ -56,13 +62,13 @@ def test_the_index_leads_to_every_rung_and_each_page_to_the_next() -> None:
         ):
             assert f"## {heading}\n" in page, (rung.name, heading)
         assert re.search(r"## Predicted\n\n\*\*\d+ TFLOPS burst", page), rung.name
-        for target in re.findall(r"\]\(([^)#]+)\)", page):
+        for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"```.*?```", "", page, flags=re.DOTALL)):
             assert (ROOT / "docs" / "ladder" / target).exists(), target
 
 
 @pytest.mark.parametrize("number", LARGEST_STEP)
 def test_a_step_of_the_ladder_changes_few_lines(tool: ModuleType, number: str) -> None:
-    rung = next(rung for rung in RUNGS if rung.number == number)
+    rung = next(rung for rung in (*RUNGS, *AMPERE_RUNGS) if rung.number == number)
     assert 0 < tool.changed_lines(rung) <= LARGEST_STEP[number]
 
 
@@ -79,6 +85,16 @@ def test_measured_rows_fill_the_page_and_the_table(tool: ModuleType) -> None:
     assert "| burst | 701 |" in filled["v05.md"]
     assert "_Not measured yet._" in filled["v06.md"]
     assert "| v05_moved_registers | 701 | 602 | - | 667 |" in filled["index.md"]
+
+
+def test_each_ladder_is_filled_from_its_own_rows_with_the_columns_that_they_fill(tool: ModuleType) -> None:
+    own = [row("a5_multistage", "burst", 411.0), row("cublas", "burst", 810.0) | {"registers": None}]
+    filled = {path.name: text for path, text in tool.pages([row("cublas", "burst", 700.0)], own).items()}
+    assert "| burst | 411 |" in filled["a5.md"]
+    assert "| cublas | 810 |" in filled["ampere.md"]
+    assert "| cublas | 700 |" in filled["index.md"]
+    [head] = [line for line in filled["ampere.md"].splitlines() if line.startswith("| rung | burst")]
+    assert "public" not in head
 
 
 def test_a_block_of_an_unknown_name_is_an_error(tool: ModuleType) -> None:

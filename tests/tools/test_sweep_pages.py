@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from tilewright.bench.sweeps import sweeps
+from tilewright.bench.sweeps import ampere_sweeps, sweeps
 from tilewright.device import preset
 
 ROOT = Path(__file__).parents[2]
 NAMES = [each.name for each in sweeps(preset("h200"))]
+AMPERE_NAMES = [each.name for each in ampere_sweeps()]
 
 
 @pytest.fixture
@@ -36,11 +37,12 @@ def test_page_and_plots_are_what_the_committed_rows_make(tool: ModuleType) -> No
     assert tool.main(["--check"]) == 0, "run tools/sweep_pages.py"
 
 
-def test_every_sweep_has_a_section_with_question_prediction_and_block_in_order() -> None:
-    page = (ROOT / "docs" / "ladder" / "sweeps.md").read_text()
+@pytest.mark.parametrize(("file", "names"), [("sweeps.md", NAMES), ("ampere_sweeps.md", AMPERE_NAMES)])
+def test_every_sweep_has_a_section_with_question_prediction_and_block_in_order(file: str, names: list[str]) -> None:
+    page = (ROOT / "docs" / "ladder" / file).read_text()
     places = []
-    for name in NAMES:
-        start = page.index(f"\n## {name.capitalize()}\n")
+    for name in names:
+        start = page.index(f"\n## {name.removeprefix('ampere-').capitalize()}\n")
         places += [start, page.index("**Predicted.**", start), page.index(f"<!-- sweep: {name} -->", start)]
     assert places == sorted(places)
 
@@ -75,7 +77,7 @@ def test_page_and_plot_are_written_and_then_fresh(
     page.write_text("<!-- sweep: stages -->\n<!-- end: stages -->\n")
     source.write_text(json.dumps({"facts": {"device": "x"}, "rows": rows()}))
     monkeypatch.setattr(tool, "ROOT", tmp_path)
-    monkeypatch.setattr(tool, "PAGE", page)
+    monkeypatch.setattr(tool, "PAGES", (page,))
     monkeypatch.setattr(tool, "PLOTS", tmp_path / "plots")
     assert tool.main(["--check", str(source)]) == 1
     assert tool.main([str(source)]) == 0

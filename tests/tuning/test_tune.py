@@ -15,7 +15,7 @@ import pytest
 from fake_child import name_of_kernel
 
 import tilewright
-from fakes import FakeCompiler, HostBackend, gpu
+from fakes import T4, FakeCompiler, HostBackend, gpu
 from tilewright import device, dispatch, model, records
 from tilewright.config import Config
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
@@ -359,8 +359,8 @@ def test_host_arrays_are_refused() -> None:
 
 
 def test_a_device_without_kernels_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"compute capability 8\.0"):
-        next(tune_many([PROBLEM], device=device.preset("a100")))
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.5"):
+        next(tune_many([PROBLEM], device=T4))
 
 
 class CapturingBackend(HostBackend):

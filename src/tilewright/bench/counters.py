@@ -40,6 +40,15 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "bank_reads": ("l1tex__data_bank_reads.sum", 1),
         "bank_writes": ("l1tex__data_bank_writes.sum", 1),
     },
+    "utilisation": {
+        "cycles": ("sm__cycles_elapsed.max", 1),
+        "tensor_pct": ("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed", 1),
+        "hmma_pct": ("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
+        "shared_pct": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.avg.pct_of_peak_sustained_elapsed", 1),
+        "l2_pct": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", 1),
+        "dram_pct": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1),
+        "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+    },
     "ladder": {
         "dram_read_bytes": ("dram__bytes_read.sum", 1),
         "dram_written_bytes": ("dram__bytes_write.sum", 1),
@@ -48,6 +57,8 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "cycles": ("sm__cycles_elapsed.max", 1),
         "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
         "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "hmma_pct": ("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
+        "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
     },
 }
 

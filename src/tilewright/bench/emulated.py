@@ -174,7 +174,20 @@ def _family(opcode: str) -> str:
         return "TMA store" if ".global.shared::cta" in opcode else "TMA load"
     if opcode.startswith("wgmma.") and not opcode.startswith("wgmma.mma_async"):
         return "wgmma groups"
-    for start in ("wgmma.mma_async", "mbarrier", "ld.shared", "st.shared", "ld.global", "st.global", "stmatrix"):
+    if opcode.startswith("cp.async."):
+        if opcode.startswith("cp.async.bulk"):
+            return "cp.async.bulk"
+        return "cp.async" if ".global" in opcode else "cp.async groups"
+    for start in (
+        "wgmma.mma_async",
+        "wmma.mma",
+        "mbarrier",
+        "ld.shared",
+        "st.shared",
+        "ld.global",
+        "st.global",
+        "stmatrix",
+    ):
         if opcode.startswith(start):
             return start.removesuffix(".mma_async")
     return opcode.split(".")[0]

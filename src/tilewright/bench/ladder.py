@@ -23,9 +23,12 @@ from tilewright.device import Device, preset
 from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, build_into
 from tilewright.jit.source import Binary, Source
+from tilewright.kernels import product
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import render
+from tilewright.occupancy import occupancy
 from tilewright.plan import Plan, plan_problem
 from tilewright.problem import Problem, packed
 
@@ -33,6 +36,10 @@ Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins
 
 PRODUCTION = "v12_production"  # the last rung: the production kernel with the choice that matmul makes
+TRACKS: dict[str, tuple[str, ...]] = {  # what a word names as a whole
+    "all": (*(rung.name for rung in RUNGS), PRODUCTION),
+    "ampere": tuple(rung.name for rung in AMPERE_RUNGS),
+}
 CUBLAS = "cublas"
 TUNED = "cublaslt"
 MODES = ("burst", "interleaved", "steady")
@@ -65,7 +72,7 @@ class RungPlan(Plan):
             problem,
             device,
             rung,
-            config or rung.config,
+            config or rung.choice(problem, device),
             why=rung.idea,
             num_sms=num_sms,
             backend=backend,
@@ -80,23 +87,24 @@ class RungPlan(Plan):
 
 
 def named(text: str) -> tuple[str, ...]:
-    """Rungs by "v04", "v04_warp_specialized", "v04-v08", joined by commas; "all" is all and the production kernel.
+    """Rungs by "v04", "v04_warp_specialized", "v04-v08", joined by commas; "all" is Hopper's ladder and the production
+    kernel, "ampere" all of a0 to a9.
 
-    Raises: UnsupportedError: there is no such rung.
+    Raises: UnsupportedError: there is no such rung, or a range leads from one ladder to the other.
     """
-    names = (*(rung.name for rung in RUNGS), PRODUCTION)
+    names = tuple(name for track in TRACKS.values() for name in track)
     numbers = [name.split("_")[0] for name in names]
-    if text == "all":
-        return names
+    if text in TRACKS:
+        return TRACKS[text]
     found: list[int] = []
     for word in text.split(","):
         first, _, last = word.strip().partition("-")
         ends = [numbers.index(end.split("_")[0]) for end in (first, last or first) if end.split("_")[0] in numbers]
-        if len(ends) != 2:
+        if len(ends) != 2 or len({numbers[end][0] for end in ends}) != 1:
             raise UnsupportedError(
                 asked=f"rung {word!r}",
                 rule=f"rungs are {', '.join(names)}",
-                works="name one as v04, or some as v04-v08",
+                works="name one as v04, some as v04-v08, or a ladder as all or ampere",
             )
         found += range(ends[0], ends[1] + 1)
     return tuple(names[index] for index in dict.fromkeys(sorted(found)))
@@ -104,7 +112,7 @@ def named(text: str) -> tuple[str, ...]:
 
 def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
     """The rungs among the names, in their order; the production kernel is none."""
-    by_name = {rung.name: rung for rung in RUNGS}
+    by_name: dict[str, Rung] = {rung.name: rung for rung in (*RUNGS, *AMPERE_RUNGS)}
     return (by_name[name] for name in names if name in by_name)
 
 
@@ -122,12 +130,13 @@ def plans_of(
 
 def sources(names: Sequence[str], problem: Problem, device: Device) -> list[Source]:
     """Every unit that measure() loads, for a machine whose compiler is another or none."""
-    found = [
-        render(rung, each, rung.config, device, wait_limit)
-        for rung in rungs_of(names)
-        for each, wait_limit in [*((packed(*shape), WAIT_LIMIT) for shape in CHECK_SHAPES), (problem, 0)]
-    ]
-    found += [render(rung, problem, rung.config, device, WAIT_LIMIT) for rung in rungs_of(names)]
+    found = []
+    for rung in rungs_of(names):
+        for each in (*(packed(*shape) for shape in CHECK_SHAPES), problem):
+            config = rung.choice(each, device)
+            _, *adding = product.sources(rung, each, config, device)
+            found += [render(rung, each, config, device, WAIT_LIMIT), *adding]
+        found.append(render(rung, problem, rung.choice(problem, device), device))
     if PRODUCTION in names:
         choice = choose(problem, device)
         found.append(render(choice.family, problem, choice.config, device))
@@ -205,7 +214,15 @@ def described(row: Row, name: str, device: str, plan: Plan | None) -> Row:
         "device": device,
         "registers": resources.registers if resources else None,
         "smem_bytes": plan.launch.smem_bytes + resources.smem_bytes if plan and resources else None,
+        "occupancy_pct": occupancy_pct(plan) if plan and name in TRACKS["ampere"] else None,
     }
+
+
+def occupancy_pct(plan: Plan) -> float:
+    """The theoretical occupancy of a plan's kernel, as a percentage of the warps that an SM can hold."""
+    resources = plan.binary.resources
+    smem_bytes = plan.launch.smem_bytes + resources.smem_bytes
+    return 100 * occupancy(plan.device, plan.launch.block, resources.registers, smem_bytes).share
 
 
 def with_ceilings(rows: Iterable[Row], ceilings: Mapping[str, float]) -> list[Row]:
@@ -283,6 +300,7 @@ def main(words: Sequence[str] | None = None) -> int:
     what.add_argument("--time", metavar="RUNGS")
     what.add_argument("--build", metavar="DIR", type=Path, help="compile all that the others load, for another machine")
     parser.add_argument("size", nargs=3, type=int)
+    parser.add_argument("--rungs", default="all", help="of --build")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--tune-s", type=float, default=0.0)
@@ -291,7 +309,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     problem = packed(*options.size)
     if options.build:
-        binaries = build_into(sources(named("all"), problem, preset("h200")), options.build, refuse=True)
+        binaries = build_into(sources(named(options.rungs), problem, preset("h200")), options.build, refuse=True)
         print(f"{len(binaries)} kernels in {options.build}")
         return 0
     if options.check:

@@ -7,6 +7,7 @@ the child, which ncu would wait for.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import tempfile
@@ -72,7 +73,7 @@ def _counted(name: str, problem: Problem, run: counters.Run, refused: set[str]) 
 
 
 def launched_rows(name: str, problem: Problem) -> Iterator[Row]:
-    """In the child: launches the rung once, on constant operands.
+    """In the child: launches the rung's kernel once, on constant operands, without what adds slices up.
 
     Raises: DriverError, ConfigError, CompileError: it cannot be launched.
     """
@@ -82,15 +83,15 @@ def launched_rows(name: str, problem: Problem) -> Iterator[Row]:
     cuda = backend()
     plan = plans_of([name], problem, cuda.device(0), backend)[name]
     kernel = cuda.load(plan.binary, 0, plan.launch)
-    out_bytes = problem.m * problem.out_pitch * problem.out_dtype.size
-    with (
-        Buffer.allocate(cuda, problem.extent_bytes["a"]) as a,
-        Buffer.allocate(cuda, problem.extent_bytes["b"]) as b,
-        Buffer.allocate(cuda, out_bytes) as out,
-    ):
-        for buffer, pattern in ((a, ONES), (b, ONES), (out, NAN_WORD)):
-            buffer.fill(pattern)
-        addresses = {"a": a.address, "b": b.address, "out": out.address}
+    sizes = {"a": problem.extent_bytes["a"], "b": problem.extent_bytes["b"]}
+    sizes["out"] = problem.m * problem.out_pitch * problem.out_dtype.size
+    sizes |= {scratch.name: scratch.num_bytes for scratch in plan.work.scratch}  # the sums of slices
+    with contextlib.ExitStack() as stack:
+        addresses = {}
+        for operand, num_bytes in sizes.items():
+            buffer = stack.enter_context(Buffer.allocate(cuda, num_bytes))
+            buffer.fill(ONES if operand in ("a", "b") else NAN_WORD)
+            addresses[operand] = buffer.address
         cuda.launch(cuda.pack(kernel, plan.launch, plan.arguments, addresses), 0)
         with cuda.on(0):
             cuda.call("cuCtxSynchronize")

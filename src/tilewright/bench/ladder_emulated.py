@@ -20,9 +20,10 @@ Row = dict[str, Any]
 
 NUM_SMS = 4  # few, so that persistent rungs take several tiles each at a small size
 COLUMNS = (
-    "rung", "verdict", "warp instructions", "wgmma", "fma", "TMA loads", "TMA stores", "mbarrier", "global read",
-    "global written", "shared read", "shared written", "bank conflicts", "s",
+    "rung", "verdict", "warp instructions", "wgmma", "mma", "ldmatrix", "fma", "TMA loads", "TMA stores", "cp.async",
+    "mbarrier", "global read", "global written", "shared read", "shared written", "bank conflicts", "s",
 )  # fmt: skip
+KEPT = frozenset(COLUMNS.index(name) for name in ("rung", "verdict", "bank conflicts", "s"))
 
 
 def emulated_rows(names: Iterable[str], problem: Problem, *, checks: bool = True) -> Iterator[Row]:
@@ -55,8 +56,16 @@ def emulate(plan: Plan, device: EmulatedBackend, seed: int = 0) -> Row:
     }
 
 
+def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and lines, without the columns of counts that are 0 on every rung: neither ladder has all of them."""
+    lines = cells(rows)
+    kept = [i for i in range(len(COLUMNS)) if i in KEPT or any(line[i] not in ("0", "-") for line in lines)]
+    return tuple(COLUMNS[i] for i in kept), [tuple(line[i] for i in kept) for line in lines]
+
+
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """One line a rung. Units: bytes; conflicts in wavefronts of ld.shared, st.shared and stmatrix over the fewest."""
+    """One line a rung. Units: bytes; conflicts in wavefronts of ld.shared, st.shared, ldmatrix and stmatrix over the
+    fewest; WMMA's are those of the emulator's own layout of its fragments, which PTX leaves open."""
     lines = []
     for row in rows:
         if "traffic" not in row:
@@ -69,9 +78,12 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 "exact" if row["status"] == "ok" else f"{row['wrong']} wrong",
                 f"{row['warp_instructions']}",
                 f"{count.get('wgmma', 0)}",
+                f"{count.get('mma', 0) + count.get('wmma.mma', 0)}",
+                f"{count.get('ldmatrix', 0)}",
                 f"{count.get('fma', 0)}",
                 f"{count.get('TMA load', 0)}",
                 f"{count.get('TMA store', 0)}",
+                f"{count.get('cp.async', 0)}",
                 f"{count.get('mbarrier', 0)}",
                 *(
                     f"{traffic.get(f'{space} {way}', 0)}"

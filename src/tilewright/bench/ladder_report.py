@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, PRODUCTION, TUNED
+from tilewright.bench.ladder import CUBLAS, PRODUCTION, TRACKS, TUNED
 from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
@@ -16,17 +16,29 @@ Row = dict[str, Any]
 
 COLUMNS = (
     "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
-    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "bank conflicts", "DRAM MB", "L2 MB",
+    "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "occupancy %", "achieved %", "tensor pipe %", "bank conflicts",
+    "DRAM MB", "L2 MB",
 )  # fmt: skip
-PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS} | {PRODUCTION: 825.0}
+OPTIONAL = frozenset({"public", "occupancy %", "achieved %", "tensor pipe %"})  # shown where a rung has them
+PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS if rung.public_tflops is not None} | {PRODUCTION: 825.0}
+ORDER = tuple(name for track in TRACKS.values() for name in track)
+
+
+def shown(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and lines, without the optional columns that no line fills."""
+    lines = cells(rows)
+    used = [i for i, name in enumerate(COLUMNS) if name not in OPTIONAL or any(line[i] != "-" for line in lines)]
+    return tuple(COLUMNS[i] for i in used), [tuple(line[i] for i in used) for line in lines]
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """One line a rung that was timed or failed, in the order of the ladder, cuBLAS and its best last; "-" is not known.
 
     Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
-    clock of the steady mode; conflicts in extra wavefronts over the fewest that shared memory's accesses take, by ncu
-    or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by ncu.
+    clock of the steady mode; occupancy in warps of those that an SM can hold, by arithmetic and by ncu, and how long
+    the tensor pipe was busy, by ncu; conflicts in extra wavefronts over the fewest that shared memory's accesses take,
+    by ncu or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by
+    ncu.
     """
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
     counted = {row["rung"]: row for row in rows if row["kind"] == "rung_counters" and row["status"] == "ok"}
@@ -34,7 +46,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     conflicts |= {rung: _conflicts(row) for rung, row in counted.items() if _conflicts(row) is not None}
     failed = {row["rung"]: row["status"] for row in rows if row["status"] != "ok" and row["kind"] != "rung_counters"}
     lines = []
-    for name in (*PUBLIC, CUBLAS, TUNED):
+    for name in (*ORDER, CUBLAS, TUNED):
         burst, steady, turns = (timed.get((name, mode)) for mode in ("burst", "steady", "interleaved"))
         if not (burst or steady or turns):
             if name in failed:
@@ -58,6 +70,9 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 _number(steady, "clock_mhz"),
                 _number(any_row, "registers"),
                 "-" if any_row["smem_bytes"] is None else f"{any_row['smem_bytes'] / 1024:.0f}",
+                _number(any_row, "occupancy_pct", 1),
+                _number(counted.get(name), "warps_pct", 1),
+                _number(counted.get(name), "hmma_pct", 1),
                 "-" if conflicts.get(name) is None else f"{conflicts[name]:.2f}",
                 _megabytes(counted.get(name), "dram_read_bytes", "dram_written_bytes"),
                 _megabytes(counted.get(name), "l2_bytes"),
@@ -81,7 +96,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
     figure, axes = pyplot.subplots(figsize=(11, 5), layout="constrained")
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
-    names = [name for name in PUBLIC if any((name, mode) in timed for mode in ("burst", "steady"))]
+    names = [name for name in ORDER if any((name, mode) in timed for mode in ("burst", "steady"))]
     for offset, (mode, color) in enumerate((("burst", "tab:blue"), ("steady", "tab:orange"))):
         heights = [timed[name, mode]["rate_tflops"] if (name, mode) in timed else 0.0 for name in names]
         places = [index + 0.4 * offset - 0.2 for index in range(len(names))]
@@ -103,11 +118,14 @@ def plot(rows: Sequence[Row], path: Path) -> None:
 
 
 def write(rows: Sequence[Row], facts: Row, table: str, folder: Path) -> tuple[list[Path], str]:
-    """Makes ladder.json, ladder.md and, of times, ladder.svg in the folder: their paths, and why a plot is missing."""
-    paths = write_document(rows, facts, table, folder, "ladder")
+    """Makes <stem>.json, <stem>.md and, of times, <stem>.svg in the folder: their paths, and why a plot is missing. The
+    stem is ladder, or ampere_ladder where no rung is another's."""
+    rungs = {row["rung"] for row in rows} - {CUBLAS, TUNED, "all"}
+    stem = "ampere_ladder" if rungs and rungs <= set(TRACKS["ampere"]) else "ladder"
+    paths = write_document(rows, facts, table, folder, stem)
     if not any(row["kind"] == "rung_time" for row in rows):
         return paths, ""
-    picture = folder / "ladder.svg"
+    picture = folder / f"{stem}.svg"
     try:
         plot(rows, picture)
     except UnsupportedError as error:  # the rows are what a measurement is for; the plot can be drawn later

@@ -1,5 +1,7 @@
 """Bank conflicts of a sweep with no GPU: by rule for what TMA writes and wgmma reads, counted for what threads do.
 
+What a kernel without TMA does is counted alone.
+
 The kernels run in the emulator at a small size; the rule looks at one box of the operands.
 """
 
@@ -29,16 +31,20 @@ def conflict_rows(sweep: Sweep) -> Iterator[Row]:
         plan = variant.plan(SMALL, device.model, lambda: device)
         found = emulate(plan, device)
         maps = [each.tensor_map for each in plan.arguments if isinstance(each, MapArgument) and each.operand != "out"]
-        yield {
+        row = {
             "kind": "sweep_conflicts",
             "sweep": sweep.name,
             "variant": variant.name,
             "problem": str(SMALL),
             "status": found["status"],
-            "turns_of_a_read": max(map(turns_of_a_read, maps)),
-            "boxes_a_slot": (variant.config.tile_m + variant.config.tile_n)
-            * variant.config.tile_k
-            // (maps[0].box[0] * maps[0].box[1]),
-            "box_row_bytes": maps[0].box[0] * maps[0].dtype.size,
             "conflicts": found.get("conflicts"),
         }
+        if maps:
+            row |= {
+                "turns_of_a_read": max(map(turns_of_a_read, maps)),
+                "boxes_a_slot": (variant.config.tile_m + variant.config.tile_n)
+                * variant.config.tile_k
+                // (maps[0].box[0] * maps[0].box[1]),
+                "box_row_bytes": maps[0].box[0] * maps[0].dtype.size,
+            }
+        yield row

@@ -31,6 +31,15 @@ _COUNTED: dict[str, tuple[str, float, int]] = {
     "bank_conflicts_all": ("all conflicts, million", 1e6, 2),
     "bank_reads": ("bank reads, million", 1e6, 0),
     "bank_writes": ("bank writes, million", 1e6, 0),
+    "tensor_pct": ("tensor instructions, % of peak", 1, 1),
+    "hmma_pct": ("tensor pipe busy %", 1, 1),
+    "shared_pct": ("shared memory busy %", 1, 1),
+    "l2_pct": ("L2 busy %", 1, 1),
+    "dram_pct": ("DRAM busy %", 1, 1),
+    "warps_pct": ("achieved occupancy %", 1, 1),
+}
+_COMPUTED: dict[str, tuple[str, float, int]] = {
+    "occupancy_pct": ("theoretical occupancy %", 1, 1),
 }
 _EMULATED: dict[str, tuple[str, float, int]] = {
     "boxes_a_slot": ("boxes a slot", 1, 0),
@@ -63,7 +72,7 @@ def lines_of(rows: Sequence[Row], sweep: str) -> list[Line]:
         timed = [row for row in own if row["kind"] == "sweep_time" and row["variant"] == name]
         rates = _rates(timed)
         clocks = [row["clock_mhz"] for row in timed if row["mode"] == "steady" and row.get("clock_mhz")]
-        counted: dict[str, float | None] = {}
+        counted: dict[str, float | None] = {key: check[key] for key in _COMPUTED if check.get(key) is not None}
         for row in own:
             if row.get("variant") == name and row["kind"] in ("sweep_counters", "sweep_conflicts"):
                 counted |= {key: row.get(key) for key in (*_COUNTED, *_EMULATED) if row.get(key) is not None}
@@ -85,7 +94,7 @@ def lines_of(rows: Sequence[Row], sweep: str) -> list[Line]:
 def table(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """Head and cells; a column that no variant fills is left out."""
     heads = ["variant", "steady", "of cuBLAS", "burst", "of cuBLAS", "predicted", "MHz", "registers"]
-    units = _EMULATED | _COUNTED
+    units = _COMPUTED | _EMULATED | _COUNTED
     heads += [head for head, _, _ in units.values()]
     cells = []
     for line in lines:

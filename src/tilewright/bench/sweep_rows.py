@@ -15,10 +15,12 @@ from typing import Any
 import torch
 
 from tilewright.backends.cuda import CudaBackend, backend
+from tilewright.bench.ladder import occupancy_pct
 from tilewright.bench.operands import inputs, operand_sets
 from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, described
 from tilewright.device import Device
 from tilewright.errors import CompileError, ConfigError
+from tilewright.kernels.catalog import AMPERE_LADDER
 from tilewright.plan import Plan
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, CudaMachine, burst, steady
@@ -71,6 +73,8 @@ def facts_of(plan: Plan) -> Row:
         "compiler": binary.compiler,
         "grid": plan.launch.grid,
     }
+    if plan.family in AMPERE_LADDER:
+        row["occupancy_pct"] = occupancy_pct(plan)
     if plan.family.name == "hopper":
         prediction = plan.prediction
         row |= {

@@ -13,13 +13,15 @@ from typing import Any, Literal
 
 from tilewright.backends.base import Backend, MapArgument
 from tilewright.calls import Ledger
-from tilewright.config import Config
+from tilewright.config import WARP_THREADS, Config
 from tilewright.device import Device
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Source
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.catalog import family
-from tilewright.kernels.hopper import HOPPER, group_rows
-from tilewright.kernels.ladder import RUNGS
+from tilewright.kernels.family import group_rows
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import render
 from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
@@ -29,7 +31,7 @@ Row = dict[str, Any]
 PROBLEM = packed(8192, 8192, 8192)  # what every sweep multiplies: bf16, TN
 CUBLAS = "cublas"  # the variant that every sweep is timed beside
 
-Counters = Literal["traffic", "banks"]
+Counters = Literal["traffic", "banks", "utilisation"]
 
 # The tiles whose order is swept: the one that the model takes at 8192^3, and the ladder's.
 _TALL = Config(tile_m=256, tile_n=200, stages=3, group_m=8, store_slots=1, staggered=True, k_back_and_forth=True)
@@ -43,6 +45,30 @@ _MORE_TILES = (
     Config(tile_m=256, tile_n=208, stages=3, staggered=True, k_back_and_forth=True),
     Config(tile_m=256, tile_n=160, stages=4, store_slots=1, staggered=True, k_back_and_forth=True),
     Config(tile_m=256, tile_n=192, stages=3, store_slots=3, k_back_and_forth=True),
+)
+# tile_m, tile_n, warps_m, warps_n, CTAs an SM of the register sweep.
+_BUDGETS = (
+    (128, 256, 2, 4, 1),
+    (128, 128, 2, 2, 2),
+    (128, 128, 2, 4, 1),
+    (128, 128, 4, 4, 1),
+    (64, 128, 2, 4, 2),
+    (64, 64, 2, 2, 4),
+    (64, 64, 2, 4, 3),
+)
+# tile_m, tile_n, tile_k, stages, warps_m, warps_n: what fits an H200, and of it what fits the others.
+_AMPERE_TILES = (
+    (128, 256, 32, 3, 2, 4),
+    (128, 256, 32, 4, 2, 4),
+    (128, 256, 32, 6, 2, 4),
+    (128, 256, 64, 3, 2, 4),
+    (128, 256, 64, 4, 2, 4),
+    (256, 128, 32, 4, 4, 2),
+    (256, 128, 64, 4, 4, 2),
+    (128, 128, 32, 4, 2, 2),
+    (128, 128, 64, 3, 2, 2),
+    (128, 128, 64, 3, 2, 4),
+    (256, 64, 64, 4, 4, 1),
 )
 _NARROWEST = 128  # columns of the production tiles that are swept: narrower ones are for other shapes
 
@@ -105,7 +131,7 @@ class Sweep:
 
 
 def sweeps(device: Device) -> tuple[Sweep, ...]:
-    """Every sweep, the most important first."""
+    """Every sweep of Hopper's kernels, the most important first."""
     return (
         Sweep(
             name="order",
@@ -154,9 +180,51 @@ def sweeps(device: Device) -> tuple[Sweep, ...]:
     )
 
 
+def ampere_sweeps() -> tuple[Sweep, ...]:
+    """Every sweep of the Ampere ladder, the most important first: what the rungs' own configs were chosen from."""
+    return (
+        Sweep(
+            name="ampere-distance",
+            question="How many k tiles should copies run ahead (prefetch distance)?",
+            variants=tuple(_distances()),
+            counters="utilisation",
+        ),
+        Sweep(
+            name="ampere-banks",
+            question="What do bank conflicts cost: rows as they are, padded, swizzled?",
+            variants=tuple(_paddings()),
+            counters="banks",
+        ),
+        Sweep(
+            name="ampere-registers",
+            question="How many registers should a thread have, and so how many warps an SM?",
+            variants=tuple(_budgets()),
+            counters="utilisation",
+        ),
+        Sweep(
+            name="ampere-tile",
+            question="Which tile, how deep, and which ring?",
+            variants=tuple(_ampere_tiles()),
+            counters="utilisation",
+        ),
+        Sweep(
+            name="ampere-matrices",
+            question="How many matrices should one ldmatrix bring?",
+            variants=tuple(_of_rung("a4", "matrices", (1, 2, 4), "ldmatrix.x{}")),
+            counters="banks",
+        ),
+        Sweep(
+            name="ampere-order",
+            question="In which order should the tiles be computed?",
+            variants=tuple(_of_rung("a9", "group_m", (1, 2, 4, 8, 11, 16, 64), "groups of {}")),
+            counters="traffic",
+        ),
+    )
+
+
 def sweep(name: str, device: Device) -> Sweep:
     """The sweep of that name. Raises: UnsupportedError: there is none."""
-    found = {each.name: each for each in sweeps(device)}
+    found = {each.name: each for each in (*sweeps(device), *ampere_sweeps())}
     if name not in found:
         raise UnsupportedError(asked=f"sweep {name!r}", rule=f"sweeps are {', '.join(found)}", works="name one of them")
     return found[name]
@@ -206,8 +274,7 @@ def _order() -> Iterator[Variant]:
         ("v10", "128x256 in pairs, groups of 8 pairs (v10)"),
         ("v11", "128x256 in pairs, Hilbert (v11)"),
     ):
-        rung = next(rung for rung in RUNGS if rung.number == number)
-        yield Variant(name=name, family=rung.name, config=rung.config)
+        yield _changed(number, name)
 
 
 def _clusters(device: Device) -> Iterator[Variant]:
@@ -233,7 +300,7 @@ def _tiles(device: Device) -> Iterator[Variant]:
 
 
 def _stages() -> Iterator[Variant]:
-    rung = next(rung for rung in RUNGS if rung.number == "v04")
+    rung = _rung("v04")
     for tile_n, most, of in ((128, 7, ""), (96, 8, " of 128x96")):  # what shared memory holds: 7 x 32 KiB, 8 x 28
         for stages in range(2, most + 1):
             config = rung.config.replace(tile_n=tile_n, stages=stages)
@@ -241,17 +308,62 @@ def _stages() -> Iterator[Variant]:
 
 
 def _of_rung(number: str, field: str, values: Iterable[int], spelled: str) -> Iterator[Variant]:
-    rung = next(rung for rung in RUNGS if rung.number == number)
+    rung = _rung(number)
     for value in values:
         yield Variant(name=spelled.format(value), family=rung.name, config=rung.config.replace(**{field: value}))
 
 
 def _promotions() -> Iterator[Variant]:
-    rung = next(rung for rung in RUNGS if rung.number == "v03")
+    rung = _rung("v03")
     for size in (0, 64, 128, 256):
         yield Variant(
             name=f"{size} bytes" if size else "none", family=rung.name, config=rung.config, l2_promotion_bytes=size
         )
+
+
+def _distances() -> Iterator[Variant]:
+    for distance in range(5):
+        yield _changed("a5", f"distance {distance}", stages=distance + 1)
+
+
+def _paddings() -> Iterator[Variant]:
+    for tile_k, stretch in ((32, "rows of 64 bytes"), (64, "rows of 128 bytes")):
+        yield _changed("a2", f"{stretch}, none", tile_k=tile_k)
+        for padding in (8, 16):
+            yield _changed("a3", f"{stretch}, padded by {padding}", tile_k=tile_k, padding=padding)
+        yield _changed("a4", f"{stretch}, swizzled", tile_k=tile_k)
+
+
+def _budgets() -> Iterator[Variant]:
+    """From few warps with many registers to many with few: none spills, so the part of a warp shrinks with them."""
+    for tile_m, tile_n, warps_m, warps_n, ctas in _BUDGETS:
+        config = _rung("a7").config.replace(
+            tile_m=tile_m, tile_n=tile_n, warps_m=warps_m, warps_n=warps_n, min_ctas=ctas, stages=3
+        )
+        part = f"{tile_m // warps_m}x{tile_n // warps_n}"
+        threads = warps_m * warps_n * WARP_THREADS
+        yield Variant(name=f"{part} a warp, {ctas} x {threads} threads", family="a7_register_budget", config=config)
+
+
+def _ampere_tiles() -> Iterator[Variant]:
+    for tile_m, tile_n, tile_k, stages, warps_m, warps_n in _AMPERE_TILES:
+        config = _rung("a9").config.replace(
+            tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, stages=stages, warps_m=warps_m, warps_n=warps_n
+        )
+        yield Variant(
+            name=f"{tile_m}x{tile_n}x{tile_k}, {stages} slots, {warps_m}x{warps_n} warps",
+            family="a9_block_swizzle",
+            config=config,
+        )
+
+
+def _rung(number: str) -> Rung:
+    return next(rung for rung in (*RUNGS, *AMPERE_RUNGS) if rung.number == number)
+
+
+def _changed(number: str, name: str, **changes: int) -> Variant:
+    rung = _rung(number)
+    return Variant(name=name, family=rung.name, config=rung.config.replace(**changes))
 
 
 def _production(name: str, config: Config) -> Variant:

@@ -50,7 +50,7 @@ def why_no_gpu() -> str:
     from tilewright.plan import check_supported
 
     try:
-        check_supported(backend().device(0))
+        check_supported(backend().device(0), sms=((9, 0),))
     except (DriverError, UnsupportedError) as error:  # another way is taken: the emulator, which says why
         return str(error)
     return ""

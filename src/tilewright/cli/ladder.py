@@ -32,7 +32,9 @@ def ladder(
     ] = None,
     rungs: Annotated[
         str,
-        typer.Option("--rungs", metavar="v04,v06-v08|all", help="The rungs to climb; v12 is the production kernel."),
+        typer.Option(
+            "--rungs", metavar="v04,v06-v08|all|ampere", help="Rungs to climb; v12: production, a0-a9: Ampere."
+        ),
     ] = "all",
     steady: Annotated[
         bool, typer.Option("--steady", help="Time under sustained load too, with watts: 10 s more a rung.")
@@ -53,7 +55,7 @@ def ladder(
         Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
     ] = None,
 ) -> None:
-    """Climb the ladder: eleven kernels, one idea each, and the production kernel."""
+    """Climb a ladder, one idea a kernel: Hopper's eleven and the production kernel, or Ampere's ten."""
     from tilewright.bench.ladder import named  # plans and kernels, which --help does not need
 
     names = named(rungs)
@@ -128,7 +130,7 @@ def _measured(
     from tilewright.bench import ladder as measurement  # see ladder()
     from tilewright.bench import ladder_counters
     from tilewright.bench.ceilings import committed_rows, tensor_ceilings
-    from tilewright.bench.ladder_report import COLUMNS, cells
+    from tilewright.bench.ladder_report import shown
 
     modes = measurement.MODES if steady else ("burst", "interleaved")
     counts = counters and ladder_counters.is_there()
@@ -146,15 +148,15 @@ def _measured(
     told = ceilings.facts_here(rows)
     found = tensor_ceilings(ceiling_rows or committed_rows(), told["device"], problem.dtype.name)
     rows = measurement.with_ceilings(rows, found)
-    return rows, told, COLUMNS, cells(rows)
+    return rows, told, *shown(rows)
 
 
 def _emulated(names: Sequence[str], problem: Problem, reason: str) -> Answer:
-    from tilewright.bench.ladder_emulated import COLUMNS, cells, emulated_rows  # see ladder()
+    from tilewright.bench.ladder_emulated import emulated_rows, table  # see ladder()
 
     terminal.note(f"in the emulator: {reason}")
     rows = []
     for row in emulated_rows(names, problem):
         terminal.note(f"{row['rung']}: {row['status']}")
         rows.append(row)
-    return rows, {"device": "emulator"}, COLUMNS, cells(rows)
+    return rows, {"device": "emulator"}, *table(rows)

@@ -211,11 +211,16 @@ class LaneCopies(Work):
             machine.smem.chunks[targets // 16] = np.ascontiguousarray(values).view(np.complex128)[:, 0]
         else:
             machine.smem.views[size][targets // size] = values
-        machine.moved("global read", size * len(sources))
+        machine.moved("global read", size * len(sources) if lengths is None else int(lengths.sum()))
         machine.moved("shared written", size * len(sources))
         if machine.observer is not None:
-            issued, self.threads = self.threads, self.threads[chosen]  # the threads whose copies these are
-            machine.observer.op_read(self, "global", sources.astype(np.int64), size)
+            issued = self.threads
+            threads = issued[chosen]  # the threads whose copies these are
+            for length in (size,) if lengths is None else np.unique(lengths[lengths > 0]).tolist():
+                reads = slice(None) if lengths is None else lengths == length
+                self.threads = threads[reads]
+                machine.observer.op_read(self, "global", sources[reads].astype(np.int64), length)
+            self.threads = threads
             machine.observer.op_write(self, "shared", targets, size)
             self.threads = issued
 

@@ -1,16 +1,25 @@
-"""Families by name. Dispatch sees production families only."""
+"""Families by name, and which one a device is offered. Dispatch sees production families only."""
 
 from __future__ import annotations
 
+from tilewright.config import Config
+from tilewright.device import Device
 from tilewright.errors import UnsupportedError
+from tilewright.kernels.ampere import AMPERE
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.family import Family
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
 
-PRODUCTION: tuple[Family, ...] = (HOPPER,)
+PRODUCTION: tuple[Family, ...] = (HOPPER, AMPERE)
 LADDER: tuple[Family, ...] = RUNGS
+AMPERE_LADDER: tuple[Family, ...] = AMPERE_RUNGS
 
-_BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER)}
+# The one family that a choice is made from, by compute capability. What a caller may force besides, violations() says.
+_OFFERED: dict[tuple[int, int], Family] = {(9, 0): HOPPER, (8, 0): AMPERE, (8, 6): AMPERE, (8, 9): AMPERE}
+SUPPORTED_SMS: tuple[tuple[int, int], ...] = tuple(sorted(_OFFERED))
+
+_BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER, *AMPERE_LADDER)}
 
 
 def family(name: str) -> Family:
@@ -24,3 +33,13 @@ def family(name: str) -> Family:
             asked=f"kernel family {name!r}", rule=f"families are {', '.join(_BY_NAME)}", works="name one of them"
         )
     return found
+
+
+def offered(device: Device) -> Family | None:
+    """The production family of a device; None where there is none."""
+    return _OFFERED.get(device.sm)
+
+
+def family_of(config: Config) -> Family:
+    """The production family that a config is for."""
+    return family(config.family)

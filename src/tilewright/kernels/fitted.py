@@ -1,9 +1,9 @@
 """Configs of the Hopper family whose width is made for the product: tiles that fill whole waves of a low out.
 
-An out of few tile rows is as many tiles as it has columns of them, and with widths of 64, 128, 192 and 256 the last wave
-is seldom full: 128 x 6144 in 64x128 is 96 tiles for 132 SMs. A width of 96 makes 128 of it, each of which reads less:
-16.6 us for 17.6 with k = 4096 (H200, 2026-11-30; in pairs that share the columns 16.9). Knows what is worth a look; what
-is fastest, the model knows.
+An out of few tile rows is as many tiles as it has columns of them, and with widths of 64, 128, 192 and 256 the last
+wave is seldom full: 128 x 6144 in 64x128 is 96 tiles for 132 SMs. A width of 96 makes 128 of it, each of which reads
+less: 16.6 us for 17.6 with k = 4096 (H200, 2026-11-30; in pairs that share the columns 16.9). Knows what is worth a
+look; what is fastest, the model knows.
 """
 
 from __future__ import annotations

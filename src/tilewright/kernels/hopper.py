@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,12 +18,12 @@ from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels import sums
-from tilewright.kernels.family import with_inputs_exchanged, with_operands_named
+from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.fitted import fitted_space
 from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.kernels.sliced import sliced_space
-from tilewright.problem import MAX_BATCH_DIMS, Problem
+from tilewright.problem import Problem
 
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
 # fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,
@@ -53,6 +52,8 @@ _SHORT = tuple(
 # Narrow tiles from here on: their kernels are compiled by the tests, and narrower ones wait for their operands.
 _NARROWEST = 64
 
+_DEFAULT = Config()
+
 
 @dataclass(frozen=True)
 class HopperFamily:
@@ -61,6 +62,7 @@ class HopperFamily:
     name: str = "hopper"
     source: str = "hopper_gemm.cu"
     entry: str = "hopper_gemm"
+    config: Config = _DEFAULT
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device."""
@@ -219,32 +221,6 @@ class HopperFamily:
 HOPPER = HopperFamily()
 
 
-def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:
-    """Tile rows of a group of the walk: the tiles in flight are a patch a little wider than high, and groups are alike.
-
-    Worked example, 8192^3 with 256x200 tiles on 132 CTAs: a square patch has sqrt(132 x 200 / 256) = 10.2 rows. Of the
-    heights from 0.7 to 1.15 of that, 8 leaves no remainder of the 32 rows: 4 groups of 8. Groups of 10 would leave one
-    of 2 rows, whose patch is 2 x 66 tiles.
-    Source: measured, H200, 2026-11-30. 256x200 in bursts, groups of 8 and 11: 8192^3 847 and 845 TFLOPS, 16384^3 840
-    and 829. 256x192 steady, 8192^3, groups of 11 691, of 12 689, of 10 682.
-    """
-    square = math.sqrt(num_ctas * tile_n / tile_m)
-    heights = range(max(1, math.ceil(0.7 * square)), math.ceil(1.15 * square) + 1)
-    if rows <= heights[0]:
-        return rows
-    return min(heights, key=lambda height: (-rows % height, abs(height - 0.8 * square)))
-
-
-def batch_dims(problem: Problem) -> int:
-    """Batch dimensions of the kernel's tensor maps, BATCH_DIMS: 0, 1, or 3 where there are more than one."""
-    return len(problem.batch) if len(problem.batch) < 2 else MAX_BATCH_DIMS
-
-
-def _filled(problem: Problem, values: tuple[int, ...], filler: int) -> tuple[int, ...]:
-    """A value for each batch dimension of the kernel, the fastest first."""
-    return (*reversed(values), *(filler for _ in range(batch_dims(problem) - len(values))))
-
-
 def _batch(problem: Problem) -> Argument:
     """batch.cuh's BatchOf."""
     if not problem.batch:
@@ -253,10 +229,10 @@ def _batch(problem: Problem) -> Argument:
         "batch",
         (
             problem.num_matrices,
-            *_filled(problem, problem.batch, 1),
-            *(int(stride > 0) for stride in _filled(problem, problem.a_batch, 0)),
-            *(int(stride > 0) for stride in _filled(problem, problem.b_batch, 0)),
-            *_filled(problem, problem.out_batch, 0),
+            *filled(problem, problem.batch, 1),
+            *(int(stride > 0) for stride in filled(problem, problem.a_batch, 0)),
+            *(int(stride > 0) for stride in filled(problem, problem.b_batch, 0)),
+            *filled(problem, problem.out_batch, 0),
         ),
     )
 
@@ -266,8 +242,8 @@ def _map(problem: Problem, operand: str, dtype: DType, box: tuple[int, int], swi
     of 1, and a stride that means nothing: the driver's documentation does not say what a stride of 0 does."""
     rows, extent = problem.rows_of(operand)
     pitch = getattr(problem, f"{operand}_pitch")
-    strides = _filled(problem, getattr(problem, f"{operand}_batch"), 0)
-    extents = _filled(problem, problem.batch, 1)
+    strides = filled(problem, getattr(problem, f"{operand}_batch"), 0)
+    extents = filled(problem, problem.batch, 1)
     return TensorMap(
         dtype=dtype,
         extents=(extent, rows, *(count if stride else 1 for count, stride in zip(extents, strides, strict=True))),

@@ -45,7 +45,7 @@ class Rung(ABC):
     name: str
     idea: str
     config: RungConfig
-    public_tflops: float
+    public_tflops: float | None
 
     @property
     def number(self) -> str:
@@ -61,6 +61,10 @@ class Rung(ABC):
     def entry(self) -> str:
         """The extern "C" function, named as the file, so that profilers show the rung."""
         return self.name
+
+    def choice(self, problem: Problem, device: Device) -> RungConfig:
+        """The config that the rung runs a problem with."""
+        return self.config
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """The rung's own config where it is legal; sweeps replace() its fields."""
@@ -111,7 +115,7 @@ class SimtRung(Rung):
             IntArgument("a_pitch", problem.a_pitch, 8),
             IntArgument("b_pitch", problem.b_pitch, 8),
             IntArgument("out_pitch", problem.out_pitch, 8),
-            *_sizes(problem),
+            *size_arguments(problem),
         )
 
 
@@ -121,7 +125,7 @@ class SynchronousRung(Rung):
 
     def constants(self, problem: Problem, config: Config) -> Constants:
         """What the rung's source reads of struct Config."""
-        own = _own(config, SynchronousConfig)
+        own = own_config(config, SynchronousConfig)
         return super().constants(problem, config) | {
             "WGMMAS_M": own.wgmmas_m,
             "STAGE_BYTES": own.stage_bytes(problem),
@@ -133,14 +137,14 @@ class SynchronousRung(Rung):
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of the entry in order."""
-        own = _own(config, SynchronousConfig)
+        own = own_config(config, SynchronousConfig)
         swizzle = own.panel_bytes if own.panel_bytes > 16 else 0
         return (
             MapArgument("a", _operand_map(problem, "a", own.box_rows, own.panel_bytes, swizzle)),
             MapArgument("b", _operand_map(problem, "b", own.box_rows, own.panel_bytes, swizzle)),
             PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
-            *_sizes(problem),
+            *size_arguments(problem),
         )
 
 
@@ -169,7 +173,7 @@ class SpecializedRung(Rung):
         sms = device.num_sms if num_sms is None else num_sms
         places = base.grid // config.cluster_m
         waves = -(-places // max(1, min(sms // config.cluster_m, places)))
-        most = _own(config, SpecializedConfig).most_tiles
+        most = own_config(config, SpecializedConfig).most_tiles
         if waves > most:
             raise ConfigError(
                 str(config), [f"{waves} tiles a CTA are more than {most}: give it {-(-places // most)} clusters of SMs"]
@@ -181,7 +185,7 @@ class SpecializedRung(Rung):
 
     def constants(self, problem: Problem, config: Config) -> Constants:
         """What the rung's source, and the concepts that it shares with the production kernel, read of struct Config."""
-        own = _own(config, SpecializedConfig)
+        own = own_config(config, SpecializedConfig)
         multipliers = own.consumers * (WARPGROUP_THREADS if self.waits_by_token else WARPGROUP_WARPS)
         found = super().constants(problem, config) | {
             "STAGES": own.stages,
@@ -214,7 +218,7 @@ class SpecializedRung(Rung):
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of the entry in order."""
-        own = _own(config, SpecializedConfig)
+        own = own_config(config, SpecializedConfig)
         found: list[Argument] = [
             MapArgument("a", _operand_map(problem, "a", own.tile_m)),
             MapArgument("b", _operand_map(problem, "b", own.tile_n // own.cluster_m)),
@@ -225,7 +229,7 @@ class SpecializedRung(Rung):
         found += [
             PointerArgument("out", problem.extent_bytes["out"]),
             IntArgument("out_pitch", problem.out_pitch, 8),
-            *_sizes(problem),
+            *size_arguments(problem),
         ]
         if self.persistent and self.takes_group:
             cluster_rows = own.tiles(problem)[0] // own.cluster_m
@@ -233,7 +237,7 @@ class SpecializedRung(Rung):
         return tuple(found)
 
 
-def _own(config: Config, kind: type[Any]) -> Any:
+def own_config(config: Config, kind: type[Any]) -> Any:
     """The config as this rung's kind. Raises: ConfigError: a config of another kernel."""
     if not isinstance(config, kind):
         raise ConfigError(
@@ -247,7 +251,8 @@ def _even(problem: Problem) -> bool:
     return problem.n % 2 == 0 and problem.out_pitch % 2 == 0 and problem.out_align_bytes % 4 == 0
 
 
-def _sizes(problem: Problem) -> tuple[Argument, ...]:
+def size_arguments(problem: Problem) -> tuple[Argument, ...]:
+    """m, n and k as a kernel takes them."""
     return IntArgument("m", problem.m, 4), IntArgument("n", problem.n, 4), IntArgument("k", problem.k, 4)
 
 

@@ -33,14 +33,14 @@ STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumul
 class RungConfig(Config, ABC):
     """The constants of a rung, and its own legality: what the rung's source does not ask for is not there to vary."""
 
+    SLICED: ClassVar[bool] = False  # whether k may be cut into slices
+
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
         """Every reason why this rung cannot run the problem on the device, in words with numbers; () when it can."""
-        found = []
-        if (problem.dtype, problem.out_dtype, problem.layout, problem.batch) != (dtypes.BF16, dtypes.BF16, "TN", ()):
-            found.append(f"{problem}: a rung of the ladder computes bf16 -> bf16 TN alone, one matrix at a time")
-        if device.sm != (9, 0):
-            found.append(f"the ladder climbs compute capability 9.0; {device.name} has {device.sm[0]}.{device.sm[1]}")
-        found += self.tile_violations()
+        found = self.scope_violations(problem, device) + self.tile_violations()
+        if not self.SLICED and self.slices != 1:
+            found.append(f"slices = {self.slices}: the rung does not cut k")
+        found += self._slices_violations(problem)
         if found:  # the numbers below mean something only for a sound tile
             return tuple(found)
         rows, columns = self.tiles(problem)
@@ -48,8 +48,25 @@ class RungConfig(Config, ABC):
             found.append(f"{rows} x {columns} tiles are past the 2^30 that the rungs count")
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
-            found.append(f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} a CTA may have")
+            found.append(
+                f"{smem} bytes of shared memory are more than the {device.smem_per_cta_bytes} that {device.name} gives "
+                "a CTA"
+            )
+        found += self.budget_violations(problem, device)
         return tuple(found)
+
+    def scope_violations(self, problem: Problem, device: Device) -> list[str]:
+        """Products and devices that the rung is not written for."""
+        found = []
+        if (problem.dtype, problem.out_dtype, problem.layout, problem.batch) != (dtypes.BF16, dtypes.BF16, "TN", ()):
+            found.append(f"{problem}: a rung of the ladder computes bf16 -> bf16 TN alone, one matrix at a time")
+        if device.sm != (9, 0):
+            found.append(f"the ladder climbs compute capability 9.0; {device.name} has {device.sm[0]}.{device.sm[1]}")
+        return found
+
+    def budget_violations(self, problem: Problem, device: Device) -> list[str]:
+        """What of the device a sound tile exceeds, beside the shared memory of a CTA."""
+        return []
 
     @abstractmethod
     def tile_violations(self) -> list[str]:

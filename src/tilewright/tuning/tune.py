@@ -83,7 +83,9 @@ def tune(
         problem, ordinal = checked(a), 0
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)
-    problem = repacked(problem, problem.repacked).row_major  # what the product's kernel computes, and a plan asks for
+    present = _present(ordinal)
+    copied = check_supported(present).config.copied(problem)
+    problem = repacked(problem, copied).row_major  # what the product's kernel computes, and a plan asks for
     (tuned,) = tune_many(
         [problem],
         ordinal=ordinal,
@@ -93,6 +95,7 @@ def tune(
         budget_s=budget_s,
         keep=keep,
         progress=progress,
+        device=present,
     )
     return tuned
 

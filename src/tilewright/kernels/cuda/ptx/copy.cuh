@@ -135,6 +135,10 @@ DEVICE void st_shared_f32(uint32_t address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 
+DEVICE void st_shared_u32(uint32_t address, uint32_t value) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 // PTX ISA, st.shared.v2: 8 bytes, 8-byte aligned.
 DEVICE void st_shared_v2_f32(uint32_t address, float first, float second) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(first), "f"(second) : "memory");

@@ -37,6 +37,13 @@ DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
     return packed;
 }
 
+// PTX ISA, cvt: the fp32 of the same value.
+DEVICE float cvt_f32_f16(uint16_t bits) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));  // arithmetic only
+    return value;
+}
+
 // PTX ISA, shfl.sync.idx: a warp. Each lane gets the value that lane `lane` holds.
 DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
     uint32_t found;
@@ -59,12 +66,20 @@ DEVICE uint32_t shf_l_wrap(uint32_t low, uint32_t high, uint32_t amount) {
 }
 
 // PTX ISA, griddepcontrol.wait: each thread, until the launches that this one depends on have ended and what they wrote
-// is visible. Where there are none it does nothing.
-DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// is visible. Where there are none it does nothing; before compute capability 9.0 there never are, nor the instruction.
+DEVICE void griddepcontrol_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 // PTX ISA, griddepcontrol.launch_dependents: a launch that depends on this one may start once every CTA has said so or
-// has ended. It orders no memory.
-DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// has ended. It orders no memory. Before compute capability 9.0 no launch depends on another in that way.
+DEVICE void griddepcontrol_launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // PTX ISA, trap: ends the grid with an error that the host sees.
 DEVICE void trap() { asm volatile("trap;" ::: "memory"); }

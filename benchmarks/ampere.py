@@ -1,0 +1,198 @@
+"""The Ampere family on a Hopper GPU, where a caller may force it: checked, and timed beside cuBLAS.
+
+    PYTHONPATH=src python benchmarks/ampere.py --build DIR            on any machine: cubins of all that follows
+    export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
+    python benchmarks/ampere.py --check --time --into OUT/ampere.json
+
+Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own, 606 to 624
+TFLOPS with 16-bit inputs and fp32 sums (measured, H200, a loop on registers): the share of its middle is printed.
+Nothing here was measured on an Ampere or Ada card.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tilewright
+from tilewright.ampere_config import AmpereConfig
+from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
+from tilewright.device import preset
+from tilewright.jit.source import Source
+from tilewright.problem import Problem, packed
+
+CEILING_TFLOPS = 615.0  # of mma.sync on an H200: 606 to 624, register-only loops
+CONFIGS: tuple[AmpereConfig, ...] = (
+    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=6),
+    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=4),
+    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=6, ahead=3),
+    AmpereConfig(tile_m=128, tile_n=256, tile_k=64, warps_n=4, stages=4),
+    AmpereConfig(tile_m=256, tile_n=128, warps_m=4, stages=6),
+    AmpereConfig(tile_m=256, tile_n=128, tile_k=64, warps_m=4, stages=4),
+    AmpereConfig(tile_m=128, tile_n=128, stages=5, ctas=2),
+    AmpereConfig(tile_m=128, tile_n=128, tile_k=64, stages=3, ctas=2),
+    AmpereConfig(tile_m=128, tile_n=128, warps_n=4, stages=5, ctas=2),
+    AmpereConfig(tile_m=64, tile_n=64, stages=5, ctas=4),
+)
+TIMED: tuple[Problem, ...] = (
+    packed(4096, 4096, 4096),
+    packed(8192, 8192, 8192),
+    packed(4095, 4095, 4095, padded=False),
+    packed(384, 128, 256, dtype="fp16", batch=(1024,)),
+)
+_MAJORS: tuple[dict[str, Any], ...] = (
+    {},
+    {"a_major": "m"},
+    {"b_major": "n"},
+    {"a_major": "m", "b_major": "n", "out_major": "m"},
+)
+LIMITS_S = {"check": 240.0, "time": 180.0}
+FACTS_LIMIT_S = 60.0
+
+
+def checked_problems() -> list[Problem]:
+    """Each layout and type of out, with edges in every direction; rows of 16, 8, 4 and 2 bytes; a batch; k = 1."""
+    found = [
+        packed(520, 392, 200, dtype=dtype, out_dtype=out_dtype, **majors)
+        for majors in _MAJORS
+        for dtype, out_dtype in (("bf16", "bf16"), ("fp16", "fp32"))
+    ]
+    found += [packed(300, 276, k, padded=False) for k in (1, 132, 134, 135)]
+    return [*found, packed(130, 70, 96, batch=(5,)), packed(1, 705, 705, dtype="fp16", a_major="m", padded=False)]
+
+
+def plans(problem: Problem) -> Iterator[tilewright.Plan]:
+    """A plan of each config that can run the problem."""
+    device = preset("h200")
+    for config in CONFIGS:
+        try:
+            yield tilewright.plan(problem, device=device, config=config)
+        except tilewright.errors.ConfigError:
+            continue  # a tile with fewer pieces than threads; the check says so
+
+
+def sources() -> list[Source]:
+    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them."""
+    found: dict[str, Source] = {}
+    for problem in (*checked_problems(), *TIMED):
+        made = [*plans(problem), tilewright.plan(problem, device=preset("h200"))]
+        found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
+    return list(found.values())
+
+
+def check_rows() -> Iterator[Row]:
+    """Every config on every problem: random values against float64, and whole numbers exactly."""
+    from tilewright.bench.verify import verify  # torch
+
+    for problem in checked_problems():
+        for config in CONFIGS:
+            for kind in ("normal", "integer"):
+                case = {"kind": "check", "case": f"{problem} {config} {kind}"}
+                try:
+                    verdict = verify(problem, config=config, kind=kind)
+                except tilewright.errors.ConfigError as error:
+                    yield case | {"status": "refused", "why": str(error)}
+                    break
+                yield case | {"status": "ok" if verdict.ok else "wrong", "why": str(verdict)}
+
+
+def time_rows() -> Iterator[Row]:
+    """Interleaved, cold, each column checked first: cuBLAS, matmul's own choice, and every config."""
+    from tilewright.bench.compare import compare  # torch
+
+    for problem in TIMED:
+        for row in compare(problem, modes=("interleaved",), configs=(None, *CONFIGS), checked=True):
+            yield {"kind": "time", "problem": str(problem)} | row
+
+
+def facts_rows() -> Iterator[Row]:
+    """What the file says of the machine, and the compiler that made the kernels."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench.facts import facts
+
+    compiler = tilewright.plan(TIMED[0], device=backend().device(0)).binary.compiler
+    yield facts(backend()) | {"compiler": compiler}
+
+
+ROWS = {"check": check_rows, "time": time_rows, "facts": facts_rows}
+
+
+def table(rows: list[Row]) -> list[str]:
+    """The checks in a line, then a line a column, the fastest of each problem first."""
+    checks = [row for row in rows if row["kind"] == "check"]
+    counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "refused", "wrong")}
+    lines = [", ".join(f"{count} {status}" for status, count in counts.items())] if checks else []
+    lines += [f"  wrong: {row['case']}: {row['why']}" for row in checks if row["status"] == "wrong"]
+    lines += [f"{row['part']}: {row['status']}: {row['why']}" for row in rows if row["kind"] == "child"]
+    timed = [row for row in rows if row["kind"] == "time"]
+    for problem in dict.fromkeys(row["problem"] for row in timed):
+        own = [row for row in timed if row["problem"] == problem]
+        lines.append(f"\n{problem}")
+        lines += [f"  {row['candidate']}: {row['status']}" for row in own if "median_us" not in row]
+        for row in sorted((row for row in own if "median_us" in row), key=lambda row: row["median_us"]):
+            rate, ratio = row["rate_tflops"], row.get("ratio")
+            share = f"{rate / CEILING_TFLOPS:6.3f} of mma.sync"
+            beside = "" if ratio is None else f" {ratio:6.3f}x cuBLAS"
+            lines.append(
+                f"  {row['candidate']:64s} {row['median_us']:9.1f} us {rate:7.1f} TFLOPS {share}{beside} "
+                f"{row['status']}"
+            )
+    return lines
+
+
+def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
+    """The rows of one part, run in a child, and how it ended where that was not well."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "rows.jsonl"
+        code, output = run_limited([sys.executable, __file__, "--child", part, "--log", str(log)], limit_s)
+        rows = rows_of(log)
+    if code == 0:
+        return rows, None
+    status = f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
+    return rows, {"kind": "child", "part": part, "status": status, "why": output[-KEPT_OUTPUT:]}
+
+
+def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
+    """What --into holds: the machine's facts with this command, and the rows of the parts."""
+    told, failed = run_part("facts", FACTS_LIMIT_S)
+    facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
+    rows: list[Row] = []
+    for part in parts:
+        own, failed = run_part(part, LIMITS_S[part])
+        rows += own if failed is None else [*own, failed]
+    return {"facts": facts | {"command": " ".join(["benchmarks/ampere.py", *words])}, "rows": rows}
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
+    for part in LIMITS_S:
+        parser.add_argument(f"--{part}", action="store_true")
+    parser.add_argument("--into", type=Path, help="file for facts and full rows")
+    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
+    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.build:
+        from tilewright.jit.build import build_into
+
+        units = sources()
+        print(f"{len(units)} kernels")
+        build_into(units, options.build)
+        return 0
+    if options.child:
+        return write_rows(ROWS[options.child](), options.log)
+    found = content(sys.argv[1:] if words is None else words, [part for part in LIMITS_S if getattr(options, part)])
+    print("\n".join(table(found["rows"])))
+    if options.into:
+        options.into.parent.mkdir(parents=True, exist_ok=True)
+        options.into.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(row.get("status", "ok") in ("ok", "refused") for row in found["rows"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""How the Ampere family computes a product: its own fields, derived numbers and legality, on what a Config has.
+
+The family runs by mma.sync and cp.async, so on compute capability 8.0, 8.6 and 8.9, and on 9.0 for whoever names such a
+config. Knows nothing of how one is chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config
+from tilewright.device import Device
+from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
+from tilewright.problem import Problem
+
+SMS: tuple[tuple[int, int], ...] = ((8, 0), (8, 6), (8, 9), (9, 0))  # compute capabilities that the kernel is tried for
+MMA_M, MMA_K = 16, 16  # rows, and values of k, of one mma.sync m16n8k16 (PTX ISA)
+WARP_N_STEP = 32  # columns of a warp: fp32 leaves in blocks of 32, and ldmatrix reads 16
+PANEL = 64  # elements of a row of an operand whose m or n is contiguous: 128 bytes
+TILE_KS: tuple[int, ...] = (32, 64)  # rows of 64 and 128 bytes, the widths of the swizzle
+COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
+MAX_EXTENT = 256  # of a tile
+MAX_STAGES = 12
+# Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
+# Source: with these no config of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
+# keeps addresses of copies where a thread has many: of 4 bytes, 13 kernels of 32 to 64 a thread spilled 4 to 168
+# bytes, none of 24, and none of up to 16 copies of 16 bytes.
+_STATE_REGISTERS = 24
+_NARROW_COPY_REGISTERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AmpereConfig(Config):
+    """One way to run the Ampere family.
+
+    Units: tiles in elements; `stages` slots of the ring of cp.async, of which stages - 2 are on their way while one is
+    multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and tile_n / warps_n columns;
+    `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied; `ctas` CTAs of the kernel fit an
+    SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and `slices` are those of Config;
+    its other fields belong to the Hopper family and keep their defaults.
+    """
+
+    family: ClassVar[str] = "ampere"
+    reader: ClassVar[str] = "cp.async"
+
+    tile_m: int = 128
+    tile_n: int = 128
+    tile_k: int = 32
+    stages: int = 4
+    warps_m: int = 2
+    warps_n: int = 2
+    ahead: int = 1
+    ctas: int = 1
+
+    def needs_bytes(self, problem: Problem, operand: str) -> int:
+        """What copy_bytes() says of the problem; 0, a copy first, where not even 4 bytes of a row begin at a multiple
+        of 4: cp.async copies no 2, and a copy of the whole operand reads it once, not once for each tile that needs it.
+        """
+        return self.copy_bytes(problem, operand)
+
+    def copied(self, problem: Problem) -> tuple[str, ...]:
+        """Those of "a" and "b" that are copied first (kernels/repack.py)."""
+        return () if problem.is_empty else tuple(each for each in ("a", "b") if not self.needs_bytes(problem, each))
+
+    def copy_bytes(self, problem: Problem, operand: str) -> int:
+        """Bytes of one cp.async of an operand: the most, of 16, 8 and 4, at whose multiples its pieces begin; 0: none.
+
+        Address, pitch and batch strides decide; rows need not be that long, since the end of one is copied in part.
+        """
+        rows, _ = problem.rows_of(operand)
+        pitches = (getattr(problem, f"{operand}_pitch"),) if rows > 1 else ()
+        strides = (*pitches, *getattr(problem, f"{operand}_batch"))
+        common = math.gcd(getattr(problem, f"{operand}_align_bytes"), *(step * problem.dtype.size for step in strides))
+        return next((size for size in COPY_BYTES if common % size == 0), 0)
+
+    def beside_copies(self) -> Config:
+        """Itself: launches that wait for one another inside the kernel are compute capability 9.0's."""
+        return self
+
+    # -- derived numbers, each used by the kernel under the same name in capitals ------------------------------------
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return self.warps_m * self.warps_n
+
+    @property
+    def threads(self) -> int:
+        """Threads of one CTA: all of them copy, multiply and store."""
+        return self.warps * WARP_THREADS
+
+    @property
+    def warp_m(self) -> int:
+        """Rows of a tile that a warp multiplies."""
+        return self.tile_m // self.warps_m
+
+    @property
+    def warp_n(self) -> int:
+        """Columns of a tile that a warp multiplies."""
+        return self.tile_n // self.warps_n
+
+    @property
+    def accumulators(self) -> int:
+        """fp32 accumulators a thread."""
+        return self.warp_m * self.warp_n // WARP_THREADS
+
+    @property
+    def fragment_registers(self) -> int:
+        """Registers a thread that hold fragments: a of this step of k and the next, b `ahead` + 1 times.
+
+        Worked example: 64 x 64 a warp, ahead 1: 2 x 4 x 4 of a and 2 x 4 of b are 40.
+        """
+        return 2 * (self.warp_m // MMA_M) * 4 + (self.ahead + 1) * 4
+
+    def registers_at_most(self, device: Device) -> int:
+        """Registers a thread that the launch bounds leave: `ctas` CTAs on an SM at once."""
+        return register_budget(device, self.threads, self.ctas)
+
+    def smem_bytes(self, problem: Problem) -> int:
+        """Bytes of dynamic shared memory that one CTA asks for: the ring, and what each warp stores through.
+
+        Source: ampere_gemm.cu, which asserts the same sum.
+        """
+        return self.stages * self.stage_bytes(problem) + self.warps * self.store_warp_bytes(problem)
+
+    def store_warp_bytes(self, problem: Problem) -> int:
+        """Bytes through which a warp stores: 16 rows of its part of the tile."""
+        return STORE_ROWS * self.warp_n * self.computed(problem).out_dtype.size
+
+    def ctas_per_sm(self, problem: Problem, device: Device) -> int:
+        """CTAs of one kernel that an SM has room for, were each thread to have as many registers as it may."""
+        return occupancy(device, self.threads, self.registers_at_most(device), self.smem_bytes(problem)).ctas
+
+    # -- legality ----------------------------------------------------------------------------------------------------
+
+    def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
+        """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
+        if wrong_types := self._wrong_types():
+            return tuple(wrong_types)
+        found = self._shape_violations()
+        if refused := self._slices_violations(problem):
+            return (*refused, *found)
+        if device.sm not in SMS:
+            served = ", ".join(f"{major}.{minor}" for major, minor in SMS)
+            found.append(
+                f"the ampere family is for compute capability {served}; {device.name} has {device.sm[0]}.{device.sm[1]}"
+            )
+        if not found:  # the numbers below mean something only for a config that is sound in itself
+            problem = self.computed(problem)
+            found = [*self._problem_violations(problem), *self._budget_violations(problem, device)]
+        return tuple(found)
+
+    def _shape_violations(self) -> list[str]:
+        found = [
+            f"{name} = {getattr(self, name)!r} is for the hopper family; leave it out"
+            for name in _HOPPER_ONLY
+            if getattr(self, name) != getattr(_DEFAULT, name)
+        ]
+        if self.warps_m < 1 or self.warps_n < 1 or self.warps not in (1, 2, 4, 8):
+            found.append(f"warps_m x warps_n = {self.warps_m} x {self.warps_n} are not 1, 2, 4 or 8 warps")
+            return found
+        for name, warps, step in (("m", self.warps_m, MMA_M), ("n", self.warps_n, WARP_N_STEP)):
+            extent = getattr(self, f"tile_{name}")
+            if extent < 1 or extent % (step * warps) or extent > MAX_EXTENT:
+                found.append(
+                    f"tile_{name} = {extent} is not a multiple of {step * warps}, {step} for each of {warps} warps, up "
+                    f"to {MAX_EXTENT}"
+                )
+        if self.tile_k not in TILE_KS:
+            found.append(f"tile_k = {self.tile_k} is not {' or '.join(map(str, TILE_KS))}")
+        if not 3 <= self.stages <= MAX_STAGES:
+            found.append(f"stages = {self.stages} is outside 3 .. {MAX_STAGES}")
+        if not 1 <= self.ctas <= 8:
+            found.append(f"ctas = {self.ctas} is outside 1 .. 8")
+        if self.schedule not in SCHEDULES:
+            found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
+        if not 1 <= self.group_m <= 65536:
+            found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
+        if not 0 <= self.square <= 65536:
+            found.append(f"square = {self.square} is outside 0 .. 65536")
+        return found or self._fragment_violations()
+
+    def _fragment_violations(self) -> list[str]:
+        """Of a tile that is sound."""
+        blocks = self.warp_n // 16
+        units = blocks * (self.tile_k // MMA_K)
+        works = [ahead for ahead in range(1, blocks + 1) if units % (ahead + 1) == 0]
+        if self.ahead not in works:
+            return [
+                f"ahead = {self.ahead} is not one of {', '.join(map(str, works))}: ahead + 1 buffers take turns in the "
+                f"{units} blocks of a k tile, and no more than {blocks} are loaded ahead"
+            ]
+        return []
+
+    def _problem_violations(self, problem: Problem) -> list[str]:
+        found = []
+        size = problem.dtype.size
+        for operand, name in (("a", "m"), ("b", "n")):
+            extent = getattr(self, f"tile_{name}")
+            contiguous = getattr(problem, f"{operand}_major")
+            if contiguous != "k" and extent % PANEL:
+                found.append(f"tile_{name} = {extent} of {contiguous}-contiguous {operand} is no multiple of {PANEL}")
+            copy_bytes = self.copy_bytes(problem, operand)
+            if not copy_bytes:
+                found.append(
+                    f"{operand} has rows or matrices at odd multiples of 2 bytes, which cp.async does not copy"
+                )
+            elif (tile_bytes := extent * self.tile_k * size) % (self.threads * copy_bytes):
+                found.append(
+                    f"the {tile_bytes} bytes of a k tile of {operand} are not as many pieces of {copy_bytes} for each "
+                    f"of {self.threads} threads; use a larger tile_{name}, or fewer warps"
+                )
+        return found
+
+    def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
+        found = []
+        if self.has_too_many_tiles(problem):
+            rows, columns = self.tiles(problem)
+            found.append(
+                f"{problem.num_matrices} x {rows} x {columns} tiles are past the {MAX_TILES} that the schedule counts; "
+                "split the product along m or n, or use a larger tile"
+            )
+        smem = self.smem_bytes(problem)
+        if smem > device.smem_per_cta_bytes:
+            stores = self.warps * self.store_warp_bytes(problem)
+            fewer = (device.smem_per_cta_bytes - stores) // self.stage_bytes(problem)
+            works = f"use {fewer} stages" if fewer >= 3 else "use a smaller tile"
+            found.append(
+                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {stores} to store through are {smem} "
+                f"bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}; {works}"
+            )
+        elif (fit := self.ctas_per_sm(problem, device)) < self.ctas:
+            found.append(
+                f"ctas = {self.ctas} of {smem} + {RESERVED_BYTES} bytes of shared memory and {self.warps} warps "
+                f"do not fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use "
+                "fewer stages or fewer ctas"
+            )
+        registers, state = self.registers_at_most(device), self._registers_of_state(problem)
+        if (needed := self.accumulators + self.fragment_registers + state) > registers:
+            found.append(
+                f"{self.accumulators} accumulators a thread, {self.fragment_registers} registers of fragments and "
+                f"{state} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
+                f"{registers} each; use a smaller tile, more warps or fewer ctas"
+            )
+        return found
+
+    def _registers_of_state(self, problem: Problem) -> int:
+        """Registers a thread beside accumulators and fragments."""
+        narrow = 0  # copies a thread for a k tile, of fewer than 16 bytes
+        for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
+            if (copy_bytes := self.copy_bytes(problem, operand)) < COPY_BYTES[0]:
+                narrow += extent * self.tile_k * problem.dtype.size // (self.threads * max(copy_bytes, 1))
+        return _STATE_REGISTERS + _NARROW_COPY_REGISTERS * narrow
+
+    def __str__(self) -> str:
+        order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule
+        return (
+            f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.warps_m}x{self.warps_n} {order} "
+            f"ahead{self.ahead} x{self.ctas}"
+            + (f" squares{self.square}" if self.square else "")
+            + (f" slices{self.slices}" if self.slices != 1 else "")
+        )
+
+
+_DEFAULT = AmpereConfig()
+_HOPPER_ONLY = (
+    "consumers", "cluster_m", "cluster_n", "store_slots", "pingpong", "tail_n", "staggered", "k_back_and_forth", "swap",
+    "split_k", "dependent_launch", "dependent_sums",
+)  # fmt: skip

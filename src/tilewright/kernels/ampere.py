@@ -1,0 +1,160 @@
+"""The Ampere family: ampere_gemm.cu, its constants, its launch, its parameters, and the configs worth a look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.ampere_config import AmpereConfig
+from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
+from tilewright.config import Config, store_columns
+from tilewright.device import Device
+from tilewright.errors import ConfigError
+from tilewright.kernels import sums
+from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
+from tilewright.kernels.render import constants_header
+from tilewright.problem import Problem
+
+# (tile_m, tile_n, warps_m, warps_n, ctas): the tiles worth a look, in the order of preference between equals. 64 x 64 a
+# warp first: 32 wavefronts of shared memory for 32 mma.sync, where 64 x 32 have 24 for 16 (warp_tile.cuh).
+_TILES = (
+    (128, 256, 2, 4, 1),
+    (256, 128, 4, 2, 1),
+    (128, 128, 2, 2, 2),
+    (128, 128, 2, 2, 1),
+    (128, 128, 2, 4, 1),
+    (128, 64, 2, 2, 2),
+    (64, 128, 2, 2, 2),
+    (64, 64, 2, 2, 2),
+    (64, 64, 2, 2, 4),
+    (32, 64, 2, 2, 4),
+)
+_TILE_KS = (32, 64)
+_MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
+
+_DEFAULT = AmpereConfig()
+
+
+@dataclass(frozen=True)
+class AmpereFamily:
+    """The production family of compute capability 8.0, 8.6 and 8.9; on 9.0 for whoever names a config of it."""
+
+    name: str = AmpereConfig.family
+    source: str = "ampere_gemm.cu"
+    entry: str = "ampere_gemm"
+    config: Config = _DEFAULT
+
+    def space(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Every legal config that is worth a look for the problem on the device, each with as many stages as fit."""
+        for tile_m, tile_n, warps_m, warps_n, ctas in _TILES:
+            for tile_k in _TILE_KS:
+                config = AmpereConfig(
+                    tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas
+                )
+                rows, _ = config.tiles(problem)
+                height = group_rows(rows, tile_m, tile_n, device.num_sms * ctas)
+                for stages in range(_MOST_STAGES, 2, -1):
+                    found = config.replace(stages=stages, group_m=height)
+                    if not found.violations(problem, device):
+                        yield found
+                        break
+
+    def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
+        """The rendered header by path: struct Config. There is no wait to be limited."""
+        own = own_config(config)
+        problem = own.computed(problem)
+        constants: dict[str, int | bool | str] = {
+            "TILE_M": own.tile_m,
+            "TILE_N": own.tile_n,
+            "TILE_K": own.tile_k,
+            "STAGES": own.stages,
+            "WARPS_M": own.warps_m,
+            "WARPS_N": own.warps_n,
+            "WARP_M": own.warp_m,
+            "WARP_N": own.warp_n,
+            "AHEAD": own.ahead,
+            "THREADS": own.threads,
+            "CTAS": own.ctas,
+            "CLUSTER_M": 1,
+            "CLUSTER_N": 1,
+            "CLUSTER": 1,
+            "TAIL_N": 0,
+            "IN_TYPE": f"Type::{problem.dtype}",
+            "OUT_TYPE": f"Type::{problem.out_dtype}",
+            "A_K_MAJOR": problem.a_major == "k",
+            "B_K_MAJOR": problem.b_major == "k",
+            "A_COPY_BYTES": own.copy_bytes(problem, "a"),
+            "B_COPY_BYTES": own.copy_bytes(problem, "b"),
+            "BATCH_DIMS": batch_dims(problem),
+            "OUT_IN_CHUNKS": problem.out_through_tma,  # TMA's rule: whole chunks of 16 bytes, or padding behind a row
+            "STORE_COLUMNS": store_columns(problem, own.warp_n),
+            "STORE_WARP_BYTES": own.store_warp_bytes(problem),
+            "SMEM_BYTES": own.smem_bytes(problem),
+        }
+        return {"config.cuh": constants_header(constants)}
+
+    def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
+        """As many CTAs as run at once, never more than tiles."""
+        own = own_config(config)
+        sms = device.num_sms if num_sms is None else num_sms
+        return Launch(
+            grid=max(1, min(sms * own.ctas, own.num_tiles(problem))),
+            block=own.threads,
+            cluster=1,
+            smem_bytes=own.smem_bytes(problem),
+        )
+
+    def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
+        """The parameters of ampere_gemm in order, operands named as `problem` does; slices have their own out."""
+        own = own_config(config)
+        given, problem = problem, own.computed(problem)
+        rows, columns = own.tiles(problem)
+        group = rows if own.schedule == "linear" else min(own.group_m, rows)
+        arguments: tuple[Argument, ...] = (
+            PointerArgument("a", problem.extent_bytes["a"]),
+            PointerArgument("b", problem.extent_bytes["b"]),
+            PointerArgument("out", own.slices_bytes(given) or problem.extent_bytes["out"]),
+            IntArgument("a_pitch", problem.a_pitch, 8),
+            IntArgument("b_pitch", problem.b_pitch, 8),
+            IntArgument("out_pitch", problem.out_pitch, 8),
+            IntArgument("m", problem.m, 4),
+            IntArgument("n", problem.n, 4),
+            IntArgument("k", problem.k, 4),
+            IntArgument("group_m", group, 4),
+            IntArgument("square_m", min(own.square or group, group), 4),
+            IntArgument("square_n", min(own.square or columns, columns), 4),
+            IntArgument("num_tiles", own.num_tiles(problem), 4),
+            _strides(problem),
+        )
+        if own.slices > 1:
+            arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
+        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
+
+
+AMPERE = AmpereFamily()
+
+
+def own_config(config: Config) -> AmpereConfig:
+    """The config itself, when it is this family's.
+
+    Raises: ConfigError: it is another's.
+    """
+    if not isinstance(config, AmpereConfig):
+        raise ConfigError(str(config), ["it is no AmpereConfig, which the ampere family runs by"])
+    return config
+
+
+def _strides(problem: Problem) -> Argument:
+    """strides.cuh's StridesOf."""
+    if not problem.batch:
+        return IntArgument("strides", 0, 4)
+    return IntsArgument(
+        "strides",
+        (
+            problem.num_matrices,
+            *filled(problem, problem.batch, 1),
+            *filled(problem, problem.a_batch, 0),
+            *filled(problem, problem.b_batch, 0),
+            *filled(problem, problem.out_batch, 0),
+        ),
+    )

@@ -1,0 +1,186 @@
+// out (M, N) = a (M, K) x b (K, N) by mma.sync: 16-bit inputs, fp32 accumulation, persistent, a ring of cp.async. For
+// compute capability 8.0 and later; nothing here is of Hopper alone.
+//
+// Tiles. A CTA computes tiles of TILE_M x TILE_N, one after another, in the order of schedule.cuh; warp w of them rows
+// WARP_M (w % WARPS_M) .. and columns WARP_N (w / WARPS_M) ..:
+//
+//            <-------- TILE_N -------->
+//          ^ +------------+-----------+
+//          | | warp 0     | warp 2    |   of each 16 x 8 of a warp's part lane t holds rows t / 4 and t / 4 + 8,
+//   TILE_M | +------------+-----------+   the two columns from 2 (t % 4)
+//          | | warp 1     | warp 3    |   (here WARPS_M = 2, WARPS_N = 2)
+//          v +------------+-----------+
+//
+// Roles. All warps do the same: copy their share of a slot, multiply their part of another, store their own rows.
+//
+// Pipeline: a ring of STAGES slots; a slot is a k tile of a and one of b (tile_copy.cuh). The k tiles of all tiles of
+// the CTA are one sequence t = 0, 1, ...: copies run ahead of a tile's end into the next tile, and while a tile is
+// stored its successor's first slots are on their way.
+//
+//   what                when                                      why it is safe
+//   copy k tile         beside the multiplications of k tile t,   its slot held k tile t - 1, and the barrier at the
+//   t - 1 + STAGES      one group a k tile                        start of t says that every warp is done with that one
+//   read k tile t + 1   from within k tile t on: fragments are    wait_group at the start of t: each thread's copies of
+//                       loaded ahead (warp_tile.cuh)              t + 1 have landed; then the barrier: everybody's
+//
+// So STAGES - 2 k tiles are on their way at least while one is multiplied, and one barrier a k tile is all there is.
+//
+// Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
+// through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: no base but for 16 bytes is asked.
+//
+// Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
+//
+// Limits, kept by config.violations: THREADS a power of two; TILE_K 32 or 64; WARP_M a multiple of 16, WARP_N of 32;
+// m- or n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least
+// 3; bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
+
+#include "config.cuh"
+#include "ptx/cp_async.cuh"
+#include "schedule.cuh"
+#include "strides.cuh"
+#include "tile_copy.cuh"
+#include "warp_store.cuh"
+#include "warp_tile.cuh"
+
+constexpr uint32_t STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+constexpr uint32_t RING_BYTES = Config::STAGES * STAGE_BYTES;
+static_assert(RING_BYTES + Config::THREADS / WARP_THREADS * Config::STORE_WARP_BYTES == Config::SMEM_BYTES,
+              "config.smem_bytes counts the same");
+
+// What the host tells of a product.
+struct Operands {
+    const void* a;
+    const void* b;
+    void* out;
+    int32_t m, n, k;
+};
+
+// The next slot of the ring after the one at this offset.
+DEVICE uint32_t after(uint32_t slot) { return slot + STAGE_BYTES == RING_BYTES ? 0 : slot + STAGE_BYTES; }
+
+// The sequence of k tiles as it is copied: tile after tile, past the last one zeros.
+class Copies {
+public:
+    using CopyA = TileCopy<TileA, Config::A_COPY_BYTES>;
+    using CopyB = TileCopy<TileB, Config::B_COPY_BYTES>;
+    static constexpr int COUNT = CopyA::COUNT + CopyB::COUNT;  // of a thread for one k tile
+
+    DEVICE Copies(const Operands& the_operands, int64_t a_pitch, int64_t b_pitch, const Strides& the_strides,
+                  const TileSchedule& the_schedule, uint32_t the_ring)
+        : operands(the_operands),
+          strides(the_strides),
+          schedule(the_schedule),
+          ring(the_ring),
+          a(a_pitch),
+          b(b_pitch),
+          num_tiles(the_schedule.num_wide()) {
+        start_tile();
+    }
+
+    // Issues copies FIRST .. END - 1 of the k tile at hand.
+    template <int FIRST, int END>
+    DEVICE void copy() const {
+        constexpr int OF_A = CopyA::COUNT;
+        a.template copy<(FIRST < OF_A ? FIRST : OF_A), (END < OF_A ? END : OF_A)>(ring + slot, k_left);
+        b.template copy<(FIRST > OF_A ? FIRST - OF_A : 0), (END > OF_A ? END - OF_A : 0)>(ring + slot + TileA::BYTES,
+                                                                                        k_left);
+    }
+
+    // Closes the group of the k tile at hand and turns to the next.
+    DEVICE void advance() {
+        ptx::cp_async_commit_group();
+        slot = after(slot);
+        k_left -= Config::TILE_K;
+        if (k_left > 0) {
+            a.advance();
+            b.advance();
+        } else {
+            ++tile_index;
+            start_tile();
+        }
+    }
+
+private:
+    // Turns to the start of tile `tile_index`; past the last, to a k of which nothing is left.
+    DEVICE void start_tile() {
+        k_left = 0;
+        if (tile_index >= num_tiles) return;
+        const Tile tile = schedule.wide(tile_index);
+        a.start(static_cast<const char*>(operands.a) + strides.offset(strides.a, tile.matrix()) * IN_SIZE, tile.m,
+                operands.m);
+        b.start(static_cast<const char*>(operands.b) + strides.offset(strides.b, tile.matrix()) * IN_SIZE, tile.n,
+                operands.n);
+        k_left = operands.k;
+    }
+
+    const Operands& operands;
+    const Strides& strides;
+    const TileSchedule& schedule;
+    const uint32_t ring;
+    CopyA a;
+    CopyB b;
+    const uint32_t num_tiles;
+    uint32_t tile_index = 0;
+    uint32_t slot = 0;   // offset in the ring
+    int32_t k_left;      // k values from this k tile on; 0 past the last tile
+};
+
+// Units UNIT .. UNITS - 1 of a k tile: multiplications, and the share of the copies that goes beside each.
+template <int UNIT>
+DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t slot, uint32_t next) {
+    if constexpr (UNIT < UNITS) {
+        copies.copy<Copies::COUNT * UNIT / UNITS, Copies::COUNT*(UNIT + 1) / UNITS>();
+        warp_tile.multiply<UNIT>(slot, next);
+        multiply_units<UNIT + 1>(warp_tile, copies, slot, next);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
+    ampere_gemm(const void* a, const void* b, void* out_base, int64_t a_pitch, int64_t b_pitch, int64_t out_pitch,
+                int32_t m, int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_tiles,
+                const __grid_constant__ Strides strides) {
+    extern __shared__ __align__(128) uint8_t dynamic_smem[];
+    const uint32_t ring = shared_address(dynamic_smem);
+    const int32_t lane = threadIdx.x % WARP_THREADS, warp = threadIdx.x / WARP_THREADS;
+    const uint32_t stores = ring + RING_BYTES + warp * Config::STORE_WARP_BYTES;
+    const int32_t warp_m = warp % Config::WARPS_M * Config::WARP_M, warp_n = warp / Config::WARPS_M * Config::WARP_N;
+
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_tiles}, 0);
+    const Operands operands{a, b, out_base, m, n, k};
+    Copies copies(operands, a_pitch, b_pitch, strides, schedule, ring);
+    WarpTile warp_tile(warp, lane);
+
+#pragma unroll 1
+    for (int stage = 0; stage < Config::STAGES - 1; ++stage) {
+        copies.copy<0, Copies::COUNT>();
+        copies.advance();
+    }
+    ptx::cp_async_wait_group<Config::STAGES - 2>();
+    __syncthreads();  // everybody's copies of the first slot have landed
+    uint32_t slot = 0;
+    warp_tile.load_first(ring);
+
+    const uint32_t own_tiles = schedule.num_wide();
+    const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
+#pragma unroll 1
+    for (uint32_t i = 0; i < own_tiles; ++i) {
+        warp_tile.clear();
+#pragma unroll 1
+        for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
+            ptx::cp_async_wait_group<Config::STAGES - 3>();
+            __syncthreads();  // everybody's copies of the next slot have landed; everybody is done with the one before
+            const uint32_t next = after(slot);  // past the last k tile: zeros, which nobody multiplies
+            multiply_units<0>(warp_tile, copies, ring + slot, ring + next);
+            copies.advance();
+            slot = next;
+        }
+        const Tile tile = schedule.wide(i);
+        const int64_t out_offset = strides.offset(strides.out, tile.matrix()) * OUT_SIZE;
+        const Out out{static_cast<char*>(out_base) + out_offset, out_pitch, m, n};
+#pragma unroll
+        for (int block = 0; block < A_BLOCKS; ++block) {
+            store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16, tile.n + warp_n, lane);
+        }
+    }
+    ptx::cp_async_wait_group<0>();  // zeros past the last tile: none may land after the CTA has ended
+}

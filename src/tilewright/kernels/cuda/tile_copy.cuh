@@ -1,0 +1,113 @@
+// How a tile of an operand comes into a slot of shared memory: by cp.async of all threads, zeros where the matrix ends.
+//
+// A tile lies in shared memory in rows: where k is contiguous, a row of TILE_K k values for each of its EXTENT rows of
+// m or n; where m or n is, panels of 64 of them, each TILE_K rows of k, 128 bytes a row. Either way 16-byte chunks are
+// swizzled (swizzle.cuh): 8 chunks below each other, which ldmatrix reads at once, lie in 8 different quarters of 128
+// bytes, and so do 8 beside each other, which a quarter of a warp writes at once.
+//
+// A thread copies pieces of COPY_BYTES, always the same piece of a row, of every PASS_ROWS-th row. COPY_BYTES is the
+// largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the
+// others through it (.ca). What the rows do not have is read as zeros: past the end of k, so that no product is added
+// that is not there; rows of m or n past the end, whose results nobody stores.
+#pragma once
+
+#include "config.cuh"
+#include "ptx/cp_async.cuh"
+#include "swizzle.cuh"
+
+constexpr int IN_SIZE = 2;                              // bytes of an element of a and b
+constexpr int PANEL = 64;                               // elements of a row of a panel
+constexpr int PANEL_ROW_BYTES = PANEL * IN_SIZE;
+
+// How one operand's tile lies in a slot.
+template <bool K_MAJOR_, int EXTENT_>
+struct TileLayout {
+    static constexpr bool K_MAJOR = K_MAJOR_;
+    static constexpr int EXTENT = EXTENT_;  // rows of m or n
+    static constexpr int ROW_BYTES = K_MAJOR ? Config::TILE_K * IN_SIZE : PANEL_ROW_BYTES;
+    static constexpr int ROWS = EXTENT * Config::TILE_K * IN_SIZE / ROW_BYTES;
+    static constexpr int BYTES = ROWS * ROW_BYTES;
+    static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "TILE_K is 32 or 64, kept by config.violations");
+    static_assert(K_MAJOR || EXTENT % PANEL == 0, "whole panels, kept by config.violations");
+};
+using TileA = TileLayout<Config::A_K_MAJOR, Config::TILE_M>;
+using TileB = TileLayout<Config::B_K_MAJOR, Config::TILE_N>;
+
+// One thread's part in copying the tiles of one operand, k tile after k tile.
+template <class Layout, int COPY_BYTES>
+class TileCopy {
+    static constexpr int PIECES = Layout::ROW_BYTES / COPY_BYTES;       // of a row
+    static constexpr int PASS_ROWS = Config::THREADS / PIECES;          // rows that all threads copy at once
+    static constexpr int PIECE = COPY_BYTES / IN_SIZE;                  // elements
+    static constexpr bool IS_ALIKE = PASS_ROWS * Layout::ROW_BYTES % ATOM_BYTES == 0;  // passes are swizzled alike
+    static_assert(Config::THREADS % PIECES == 0 && Layout::ROWS % PASS_ROWS == 0, "kept by config.violations");
+    static_assert(Layout::K_MAJOR || PASS_ROWS % Config::TILE_K == 0 || Config::TILE_K % PASS_ROWS == 0,
+                  "threads are a power of two");
+
+public:
+    static constexpr int COUNT = Layout::ROWS / PASS_ROWS;  // copies of a thread
+
+    DEVICE explicit TileCopy(int64_t the_pitch) : pitch_bytes(the_pitch * IN_SIZE) {}
+
+    // Turns to the tile whose first row of m or n is `first`, of a matrix that has `extent` of them, at its start in k.
+    DEVICE void start(const void* matrix, int32_t first, int32_t extent) {
+        const char* from = static_cast<const char*>(matrix);
+        if constexpr (Layout::K_MAJOR) {
+            source = from + (first + row()) * pitch_bytes + piece() * COPY_BYTES;
+            left = extent - first - row();
+        } else {
+            source = from + k_row(0) * pitch_bytes + (first + panel(0) * PANEL + piece() * PIECE) * int64_t{IN_SIZE};
+            left = extent - first - panel(0) * PANEL - piece() * PIECE;
+        }
+    }
+
+    // Issues copies FIRST .. END - 1 of the k tile at hand, of which `k_left` k values are there, into the one at
+    // `target`.
+    template <int FIRST, int END>
+    DEVICE void copy(uint32_t target, int32_t k_left) const {
+#pragma unroll
+        for (int i = FIRST; i < END; ++i) {
+            const char* from;
+            int32_t present;  // elements
+            if constexpr (Layout::K_MAJOR) {
+                from = source + i * (PASS_ROWS * pitch_bytes);
+                present = left > i * PASS_ROWS ? clamped(k_left - piece() * PIECE) : 0;
+            } else {
+                const int panels = panel_of_pass(i);
+                from = source + row_of_pass(i) * pitch_bytes + panels * PANEL_ROW_BYTES;
+                present = k_left > k_row(i) ? clamped(left - panels * PANEL) : 0;
+            }
+            const uint32_t at = target + (IS_ALIKE ? place(0) + i * (PASS_ROWS * Layout::ROW_BYTES) : place(i));
+            if constexpr (COPY_BYTES == 16) {
+                ptx::cp_async_cg_16(at, from, present * IN_SIZE);
+            } else {
+                ptx::cp_async_ca<COPY_BYTES>(at, from, present * IN_SIZE);
+            }
+        }
+    }
+
+    // To the next k tile.
+    DEVICE void advance() {
+        source += Layout::K_MAJOR ? Layout::ROW_BYTES : Config::TILE_K * pitch_bytes;
+    }
+
+private:
+    DEVICE static int32_t row() { return static_cast<int32_t>(threadIdx.x) / PIECES; }   // of pass 0
+    DEVICE static int32_t piece() { return static_cast<int32_t>(threadIdx.x) % PIECES; }
+    DEVICE static int32_t clamped(int32_t elements) { return max(0, min(elements, PIECE)); }
+
+    // Where this thread's piece of pass i lies in the tile.
+    DEVICE static uint32_t place(int i) {
+        return swizzled<Layout::ROW_BYTES>((row() + i * PASS_ROWS) * Layout::ROW_BYTES + piece() * COPY_BYTES);
+    }
+
+    // Of panels: what pass i is ahead of pass 0, in panels and in rows of k, and its row of k.
+    DEVICE static constexpr int panel_of_pass(int i) { return i * PASS_ROWS / Config::TILE_K; }
+    DEVICE static constexpr int row_of_pass(int i) { return i * PASS_ROWS % Config::TILE_K; }
+    DEVICE static int32_t panel(int) { return row() / Config::TILE_K; }
+    DEVICE static int32_t k_row(int i) { return row() % Config::TILE_K + row_of_pass(i); }
+
+    const int64_t pitch_bytes;
+    const char* source;  // this thread's piece of pass 0
+    int32_t left;        // rows from pass 0's on, or elements of m or n from this thread's piece on; may be negative
+};

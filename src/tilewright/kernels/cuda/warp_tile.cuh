@@ -1,0 +1,147 @@
+// What one warp multiplies: WARP_M x WARP_N of a tile, by ldmatrix and mma.sync m16n8k16 from a slot of shared memory.
+//
+// The work of a k tile is a sequence of units, one for each 16 values of k and 16 columns: WARP_M / 16 fragments of a
+// times one fragment pair of b are 2 x WARP_M / 16 independent mma.sync. While a unit is multiplied, fragments that
+// later units need are loaded:
+//
+//   unit (step, j)    multiplies a(step) x b(step, j)
+//   beside it loads   b of the unit AHEAD units later; of a(step + 1) the share j of WARP_N / 16
+//
+// a is held twice, for this step and the next, b AHEAD + 1 times. Past the last unit of a slot come those of the next.
+//
+// Shared memory. Of each 16 k a warp reads (WARP_M + WARP_N) x 32 bytes, 128 a cycle, without conflicts: a wavefront is
+// eight rows of 16 bytes (swizzle.cuh). 64 x 64 are 32 wavefronts for 32 mma.sync, 1 each; 64 x 96 are 40 for 48, 0.83.
+#pragma once
+
+#include "config.cuh"
+#include "fragments.cuh"
+#include "ptx/mma.cuh"
+#include "swizzle.cuh"
+#include "tile_copy.cuh"
+
+constexpr int K_STEPS = Config::TILE_K / 16;
+constexpr int A_BLOCKS = Config::WARP_M / 16;  // fragments of a: (16, 16)
+constexpr int B_BLOCKS = Config::WARP_N / 16;  // fragment pairs of b: (16, 16)
+constexpr int UNITS = K_STEPS * B_BLOCKS;      // of a slot
+constexpr int B_BUFFERS = Config::AHEAD + 1;
+static_assert(UNITS % B_BUFFERS == 0, "a buffer is a constant of the unit, kept by config.violations");
+static_assert(Config::AHEAD <= B_BLOCKS, "no unit looks past the next step, kept by config.violations");
+
+DEVICE void mma(float (&rC)[4], const uint32_t (&rA)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (Config::IN_TYPE == Type::bf16) {
+        ptx::mma_sync_m16n8k16_f32_bf16(rC, rA, b0, b1);
+    } else {
+        ptx::mma_sync_m16n8k16_f32_f16(rC, rA, b0, b1);
+    }
+}
+
+// Where a lane's rows of the fragments of one operand lie, for ldmatrix; `IS_A`: of a. A warp begins at row `first` of
+// m or n of the tile.
+template <class Layout, bool IS_A, int WARP_EXTENT>
+class FragmentRows {
+    static constexpr bool K_MAJOR = Layout::K_MAJOR;
+    static constexpr int ROW_BYTES = Layout::ROW_BYTES;
+    // Of panels: whether the blocks of a warp never go from one panel to the next but at a multiple of 4.
+    static constexpr bool IS_EVEN = WARP_EXTENT % PANEL == 0 || WARP_EXTENT == 32 || WARP_EXTENT == 16;
+
+public:
+    DEVICE FragmentRows(int32_t the_first, int32_t lane)
+        : first(the_first), named(IS_A == K_MAJOR ? rows_first(lane) : chunks_first(lane)) {}
+
+    // Of block i of 16 rows of m or n, at k 16 x step: the address in a tile at `tile`.
+    DEVICE uint32_t at(uint32_t tile, int i, int step) const {
+        if constexpr (K_MAJOR) {  // 16 rows below each other are swizzled alike; a step is two chunks, an even number
+            const uint32_t own = swizzled<ROW_BYTES>((first + named.row) * ROW_BYTES + named.chunk * CHUNK_BYTES);
+            return tile + (own ^ (step * 2 * CHUNK_BYTES)) + i * 16 * ROW_BYTES;
+        } else if constexpr (IS_EVEN) {
+            return tile + (in_panel(0) ^ (i % 4 * 2 * CHUNK_BYTES)) + step * 16 * ROW_BYTES +
+                   i / 4 * Config::TILE_K * ROW_BYTES;
+        } else {
+            return tile + in_panel(i) + step * 16 * ROW_BYTES;
+        }
+    }
+
+private:
+    // Of panels: chunk and row of block i at step 0.
+    DEVICE uint32_t in_panel(int i) const {
+        const uint32_t chunk = first / 8 + 2 * i + named.chunk;
+        return chunk / 8 * (Config::TILE_K * ROW_BYTES) +
+               swizzled<ROW_BYTES>(named.row * ROW_BYTES + chunk % 8 * CHUNK_BYTES);
+    }
+
+    const int32_t first;
+    const FragmentRow named;
+};
+
+// The accumulators and fragments of a warp, and where it reads.
+class WarpTile {
+public:
+    float rC[A_BLOCKS][2 * B_BLOCKS][4];  // (WARP_M, WARP_N) fp32 over the warp
+
+    DEVICE WarpTile(int32_t warp, int32_t lane)
+        : a_rows(warp % Config::WARPS_M * Config::WARP_M, lane),
+          b_rows(warp / Config::WARPS_M * Config::WARP_N, lane) {}
+
+    DEVICE void clear() {
+#pragma unroll
+        for (int i = 0; i < A_BLOCKS; ++i) {
+#pragma unroll
+            for (int j = 0; j < 2 * B_BLOCKS; ++j) {
+#pragma unroll
+                for (int value = 0; value < 4; ++value) rC[i][j][value] = 0.0f;
+            }
+        }
+    }
+
+    // What the first unit of a slot needs, and the loads that those before it would have made.
+    DEVICE void load_first(uint32_t slot) {
+#pragma unroll
+        for (int i = 0; i < A_BLOCKS; ++i) load_a(slot, 0, i);
+#pragma unroll
+        for (int unit = 0; unit < Config::AHEAD; ++unit) load_b(slot, unit);
+    }
+
+    // Multiplies unit UNIT of the slot at `slot`, and loads beside it; `next` is the slot after it.
+    template <int UNIT>
+    DEVICE void multiply(uint32_t slot, uint32_t next) {
+        constexpr int STEP = UNIT / B_BLOCKS, J = UNIT % B_BLOCKS;
+        load_b(UNIT + Config::AHEAD < UNITS ? slot : next, UNIT + Config::AHEAD);
+#pragma unroll
+        for (int i = A_BLOCKS * J / B_BLOCKS; i < A_BLOCKS * (J + 1) / B_BLOCKS; ++i) {
+            load_a(STEP + 1 < K_STEPS ? slot : next, STEP + 1, i);
+        }
+        const uint32_t(&b)[4] = rB[UNIT % B_BUFFERS];
+#pragma unroll
+        for (int i = 0; i < A_BLOCKS; ++i) {  // (WARP_M, 16) += (WARP_M, 16) x (16, 16)
+            mma(rC[i][2 * J], rA[STEP % 2][i], b[0], b[1]);
+            mma(rC[i][2 * J + 1], rA[STEP % 2][i], b[2], b[3]);
+        }
+    }
+
+private:
+    // Block i of a, of step `step`; past the last step those of the next slot.
+    DEVICE void load_a(uint32_t slot, int step, int i) {
+        const uint32_t address = a_rows.at(slot, i, step % K_STEPS);
+        if constexpr (TileA::K_MAJOR) {
+            ptx::ldmatrix_x4(rA[step % 2][i], address);
+        } else {
+            ptx::ldmatrix_x4_trans(rA[step % 2][i], address);
+        }
+    }
+
+    // What unit `unit` needs of b; past the last unit those of the next slot.
+    DEVICE void load_b(uint32_t slot, int unit) {
+        const uint32_t address = b_rows.at(slot + TileA::BYTES, unit % B_BLOCKS, unit / B_BLOCKS % K_STEPS);
+        if constexpr (TileB::K_MAJOR) {
+            ptx::ldmatrix_x4(rB[unit % B_BUFFERS], address);
+        } else {
+            ptx::ldmatrix_x4_trans(rB[unit % B_BUFFERS], address);
+        }
+    }
+
+    uint32_t rA[2][A_BLOCKS][4];   // (WARP_M, 16) of this step and the next
+    uint32_t rB[B_BUFFERS][4];     // (16, 16) each
+    FragmentRows<TileA, true, Config::WARP_M> a_rows;
+    FragmentRows<TileB, false, Config::WARP_N> b_rows;
+};
+static_assert(K_STEPS % 2 == 0, "a's buffers are those of the step in every slot; TILE_K is 32 or 64");

@@ -1,0 +1,451 @@
+"""The Ampere family: its kernel in the emulator with all checks, its configs' legality and occupancy, its refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright
+from tilewright import device, model
+from tilewright.ampere_config import AmpereConfig
+from tilewright.backends.emulated import EmulatedBackend, emulated
+from tilewright.backends.steps import run_once
+from tilewright.config import Config
+from tilewright.emulator.run import Report
+from tilewright.errors import ConfigError, EmulationError
+from tilewright.jit.build import build
+from tilewright.kernels import catalog
+from tilewright.kernels.ampere import AMPERE
+from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.render import render
+from tilewright.occupancy import occupancy
+from tilewright.problem import Problem, packed
+
+A100, RTX3090, RTX4090, H200 = (device.preset(name) for name in ("a100", "rtx3090", "rtx4090", "h200"))
+AMPERE_CARDS = (A100, RTX3090, RTX4090)
+KINDS: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp32": np.float32}
+SMALL = AmpereConfig(tile_m=64, tile_n=64, stages=3)
+
+
+def product(
+    problem: Problem,
+    config: AmpereConfig | None = None,
+    *,
+    card: str = "a100",
+    offsets: tuple[int, int, int] = (0, 0, 0),
+    **choices: Any,
+) -> tuple[bool, tilewright.Emulator]:
+    """(whether every element is right and nothing else was touched, the emulator). Whole numbers: exact in any order;
+    what lies between rows is NaN in a and b and must stay 7 in out. `offsets` in elements from a multiple of 16 bytes.
+    """
+    generator = np.random.default_rng(problem.m)
+    views, kept = {}, {}
+    for name, offset in zip(("a", "b", "out"), offsets, strict=True):
+        kind = KINDS[problem.out_dtype.name if name == "out" else problem.dtype.name]
+        shape, strides = problem.strided(name)
+        size = np.dtype(kind).itemsize
+        memory = np.full(offset + problem.extent_bytes[name] // size + 64, 7 if name == "out" else np.nan, kind)
+        skip = (-memory.ctypes.data % 16) // size + offset
+        views[name] = np.lib.stride_tricks.as_strided(memory[skip:], shape, [stride * size for stride in strides])
+        kept[name] = memory
+        views[name][...] = np.nan if name == "out" else generator.integers(-3, 4, shape)
+    expected = views["a"].astype(np.float32) @ views["b"].astype(np.float32)
+    untouched = int((kept["out"] == 7).sum())
+    emulator = tilewright.Emulator(card, limit_s=None, **choices)
+    emulator.matmul(views["a"], views["b"], views["out"], config=config)
+    is_right = bool((views["out"] == expected.astype(views["out"].dtype)).all())
+    written = views["out"].copy()
+    views["out"][...] = 0
+    return is_right and int((kept["out"] == 7).sum()) == untouched and not np.isnan(written).any(), emulator
+
+
+def conflicts(report: Report | None) -> dict[str, tuple[int, int]]:
+    """What takes more wavefronts of shared memory than it has phases, by opcode and place."""
+    assert report is not None
+    assert report.banks
+    return {
+        f"{site.opcode} {site.source_chain}": counts for site, counts in report.banks.items() if counts[0] != counts[1]
+    }
+
+
+# -- numbers, races, bank conflicts ------------------------------------------------------------------------------------
+
+MAJORS: tuple[dict[str, Any], ...] = (
+    {},
+    {"a_major": "m"},
+    {"b_major": "n"},
+    {"a_major": "m", "b_major": "n"},
+)
+FORMS = (
+    SMALL,
+    SMALL.replace(tile_k=64, stages=4, ahead=1),
+    AmpereConfig(tile_m=64, tile_n=128, ahead=3, stages=5),
+    AmpereConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=1, stages=3, square=1, group_m=2),
+)
+
+
+@pytest.mark.parametrize("majors", MAJORS, ids=str)
+@pytest.mark.parametrize("dtypes", [("bf16", "bf16"), ("fp16", "fp32")], ids=str)
+@pytest.mark.parametrize("tile_k", [32, 64])
+def test_every_layout_and_type_is_exact_without_findings_or_conflicts(
+    majors: dict[str, Any], dtypes: tuple[str, str], tile_k: int
+) -> None:
+    """B085: each swizzle, of 64 and 128 bytes, for each 16-bit type."""
+    dtype, out_dtype = dtypes
+    problem = packed(72, 136, tile_k * 4 + 8, dtype=dtype, out_dtype=out_dtype, **majors)
+    is_right, emulator = product(problem, SMALL.replace(tile_k=tile_k), banks=True)
+    assert is_right
+    assert emulator.findings == ()
+    assert conflicts(emulator.report) == {}
+
+
+@pytest.mark.parametrize("config", FORMS, ids=str)
+@pytest.mark.parametrize("schedule", ["eager", "random"])
+def test_every_form_is_exact_under_other_schedules_with_several_tiles_a_cta(
+    config: AmpereConfig, schedule: Any
+) -> None:
+    emulator = tilewright.Emulator("a100", schedule=schedule, seed=3, limit_s=None)
+    a = np.random.default_rng(1).integers(-3, 4, (200, 200)).astype(ml_dtypes.bfloat16)
+    b = np.random.default_rng(2).integers(-3, 4, (200, 136)).astype(ml_dtypes.bfloat16)
+    got = emulator.matmul(a, b, config=config, num_sms=2)
+    assert (got == (a.astype(np.float32) @ b.astype(np.float32)).astype(ml_dtypes.bfloat16)).all()
+    assert emulator.findings == ()
+
+
+@pytest.mark.parametrize("k", [1, 8, 31, 32, 33, 64, 95, 96, 97])
+def test_k_shorter_and_longer_than_the_ring_is_exact(k: int) -> None:
+    """B028: a k of one value, of one k tile, of all stages, and one beside each."""
+    is_right, emulator = product(packed(24, 40, k), SMALL)
+    assert is_right
+    assert emulator.findings == ()
+
+
+def pitched(problem: Problem, a: int, b: int) -> Problem:
+    """The problem with so many elements more between rows of a and of b."""
+    return dataclasses.replace(problem, a_pitch=problem.a_pitch + a, b_pitch=problem.b_pitch + b)
+
+
+@pytest.mark.parametrize("majors", MAJORS[::3], ids=str)
+@pytest.mark.parametrize(
+    ("a", "b", "offsets", "sizes"),
+    [(4, 2, (0, 0, 1), (8, 4)), (0, 0, (4, 2, 3), (8, 4)), (1, 0, (0, 0, 0), (0, 16)), (8, 8, (8, 1, 8), (16, 0))],
+    ids=str,
+)
+def test_rows_and_addresses_off_16_bytes_are_copied_in_narrower_pieces_or_first(
+    majors: dict[str, Any], a: int, b: int, offsets: tuple[int, int, int], sizes: tuple[int, int]
+) -> None:
+    problem = pitched(packed(67, 69, 70, **majors), a, b)
+    aligned = [min(offset * 2 & -(offset * 2) or 16, 16) for offset in offsets]
+    told = dataclasses.replace(problem, a_align_bytes=aligned[0], b_align_bytes=aligned[1])
+    assert (SMALL.copy_bytes(told, "a"), SMALL.copy_bytes(told, "b")) == sizes
+    assert SMALL.copied(told) == tuple(name for name, size in zip("ab", sizes, strict=True) if size == 0)
+    is_right, emulator = product(problem, SMALL, offsets=offsets)
+    assert is_right
+    assert emulator.findings == ()
+
+
+def test_a_plan_copies_an_operand_whose_address_is_less_aligned_than_the_one_that_it_was_made_for() -> None:
+    plan = tilewright.plan(pitched(packed(64, 64, 64), 4, 0), device="a100", config=SMALL)
+    assert plan.copies is None
+    assert [plan.config.needs_bytes(plan.problem, name) for name in "ab"] == [8, 16]
+    assert [step.name for step in plan.work_of(("a",)).steps] == ["repack a", "ampere"]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "majors"), [(2, 4, 3, {}), (1, 705, 705, {"a_major": "m"}), (2, 4, 3, {"a_major": "m"})], ids=str
+)
+def test_tiny_and_odd_fp16_products_are_exact(m: int, n: int, k: int, majors: dict[str, Any]) -> None:
+    """B010: odd sizes that misalign fp16, and a column-major a."""
+    is_right, emulator = product(packed(m, n, k, dtype="fp16", padded=False, **majors))
+    assert is_right
+    assert emulator.findings == ()
+
+
+@pytest.mark.parametrize("m", [1, 8, 16])
+def test_few_rows_are_served(m: int) -> None:
+    """B049, in the types that there are."""
+    assert product(packed(m, 64, 64))[0]
+
+
+@pytest.mark.parametrize(("batch", "shared"), [((3,), ""), ((2, 3), "b"), ((4,), "a")], ids=str)
+def test_batches_are_one_launch(batch: tuple[int, ...], shared: Any) -> None:
+    problem = packed(40, 72, 48, batch=batch, shared=shared)
+    is_right, emulator = product(problem, SMALL)
+    assert is_right
+    assert emulator.findings == ()
+
+
+def test_a_column_major_out_is_the_transposed_product() -> None:
+    is_right, emulator = product(packed(72, 40, 48, out_major="m", b_major="n"), SMALL)
+    assert is_right
+    assert emulator.findings == ()
+
+
+def test_slices_of_k_are_added_by_the_second_kernel() -> None:
+    is_right, emulator = product(packed(40, 72, 256), SMALL.replace(slices=4))
+    assert is_right
+    assert emulator.findings == ()
+
+
+def test_the_bits_do_not_depend_on_the_tile_nor_on_the_slot() -> None:
+    """order.py counts these fields as indifferent."""
+    generator = np.random.default_rng(5)
+    a, b = (generator.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((64, 200), (200, 64)))
+    found = [
+        tilewright.Emulator("a100", exact_sums=True, checks=False, limit_s=None).matmul(a, b, config=config).tobytes()
+        for config in (SMALL, FORMS[1], FORMS[2])
+    ]
+    assert len(set(found)) == 1
+
+
+# -- the space: each card's shared memory and registers ----------------------------------------------------------------
+
+
+def distinct(card: device.Device, problem: Problem) -> Iterator[AmpereConfig]:
+    """Each config of the space, as far as it is compiled in."""
+    seen = set()
+    for config in AMPERE.space(problem, card):
+        assert isinstance(config, AmpereConfig)
+        if (own := config.replace(group_m=16)) not in seen:
+            seen.add(own)
+            yield own
+
+
+LARGE = packed(4096, 4096, 4096)
+
+
+@pytest.mark.parametrize("config", list(distinct(A100, LARGE)), ids=str)
+def test_no_config_of_the_space_spills_or_has_bank_conflicts(config: AmpereConfig) -> None:
+    """One tile, in a ring that goes round, checked nowhere else in this size."""
+    problem = packed(config.tile_m, config.tile_n, config.tile_k * 2)
+    is_right, emulator = product(problem, config, banks=True, checks=False)
+    assert is_right
+    assert conflicts(emulator.report) == {}
+    resources = build(render(AMPERE, problem, config, A100), refuse=True).resources
+    assert (resources.spill_store_bytes, resources.spill_load_bytes, resources.stack_bytes) == (0, 0, 0)
+    assert resources.registers <= config.registers_at_most(A100)
+
+
+@pytest.mark.parametrize("card", [RTX3090, RTX4090, H200], ids=str)
+def test_the_largest_registers_fit_on_the_other_cards(card: device.Device) -> None:
+    for config in (
+        AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=3),
+        AmpereConfig(warps_n=4, ctas=2, stages=3),
+    ):
+        if not config.violations(LARGE, card):
+            build(render(AMPERE, LARGE, config, card), refuse=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
+def test_no_config_of_any_space_spills_in_any_form(card: device.Device) -> None:
+    """Layouts, types of out, rows of 4 bytes, batches: each config that the A100 is offered and this card can hold."""
+    forms = (
+        *(packed(4096, 4096, 4096, **majors) for majors in MAJORS),
+        packed(4095, 4095, 4096, out_dtype="fp32", batch=(2, 3)),
+        pitched(packed(4095, 4095, 4094, a_major="m", b_major="n"), 2, 2),
+    )
+    for problem in forms:
+        for config in {*distinct(A100, problem), *distinct(card, problem)}:
+            if not config.violations(problem, card):
+                build(render(AMPERE, problem, config, card), refuse=True)
+
+
+@pytest.mark.parametrize("card", AMPERE_CARDS, ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        LARGE,
+        packed(4095, 4095, 4095, padded=False),
+        packed(384, 128, 256, batch=(64,)),
+        packed(1, 8, 3),
+        packed(8, 50257, 64),
+    ],
+    ids=str,
+)
+def test_a_plan_has_a_config_that_fits_the_card(card: device.Device, problem: Problem) -> None:
+    plan = tilewright.plan(problem, device=card)
+    assert plan.family is AMPERE
+    assert plan.launch.smem_bytes <= card.smem_per_cta_bytes
+    assert "untuned: the model's choice" in plan.why
+
+
+def test_configs_past_a_card_are_never_offered_and_refused_by_name_with_what_fits() -> None:
+    large = AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=4)
+    assert large.violations(LARGE, A100) == ()
+    (reason,) = large.violations(LARGE, RTX3090)
+    assert "114688 bytes of shared memory; NVIDIA RTX 3090 gives a CTA 101376; use 3 stages" in reason
+    assert large.replace(stages=3).violations(LARGE, RTX3090) == ()
+    (reason,) = AmpereConfig(tile_m=256, tile_n=256, warps_n=4).violations(LARGE, A100)
+    assert "256 accumulators a thread" in reason
+    assert all(not config.violations(LARGE, card) for card in AMPERE_CARDS for config in AMPERE.space(LARGE, card))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pingpong": True}, "pingpong = True is for the hopper family"),
+        ({"consumers": 1}, "consumers = 1 is for the hopper family"),
+        ({"warps_m": 3}, "warps_m x warps_n = 3 x 2 are not 1, 2, 4 or 8 warps"),
+        ({"tile_m": 40}, "tile_m = 40 is not a multiple of 32"),
+        ({"tile_k": 16}, "tile_k = 16 is not 32 or 64"),
+        ({"stages": 2}, "stages = 2 is outside 3 .. 12"),
+        ({"ahead": 2}, "ahead = 2 is not one of 1, 3"),
+        ({"ctas": 0}, "ctas = 0 is outside 1 .. 8"),
+        ({"ctas": 3}, "ctas = 3"),
+        ({"warps_n": "2"}, "warps_n = '2' is not a whole number"),
+        ({"tile_m": 32, "warps_m": 1, "warps_n": 8, "tile_n": 256}, "not as many pieces of 16 for each of 256 threads"),
+    ],
+    ids=str,
+)
+def test_what_the_kernel_is_not_written_for_is_refused_in_words(changes: dict[str, Any], words: str) -> None:
+    assert any(words in reason for reason in AmpereConfig().replace(**changes).violations(LARGE, A100))
+
+
+def test_many_narrow_copies_a_thread_take_registers_too() -> None:
+    narrow = pitched(LARGE, 2, 2)
+    assert AmpereConfig(tile_n=256, warps_n=4, stages=3).violations(narrow, A100) == ()  # 24 copies of 4 bytes
+    (reason,) = AmpereConfig().violations(narrow, A100)  # 32
+    assert "88 of state are 256; 1 x 128 threads on an SM have 255 each" in reason
+
+
+def test_a_tile_of_half_a_panel_is_refused_where_m_or_n_is_contiguous() -> None:
+    config = AmpereConfig(tile_m=32, tile_n=64)
+    assert config.violations(packed(64, 64, 64), A100) == ()
+    (reason,) = config.violations(packed(64, 64, 64, a_major="m"), A100)
+    assert "tile_m = 32 of m-contiguous a is no multiple of 64" in reason
+
+
+# CTAs an SM, by hand from the rules of the CUDA programming guide: shared memory with 1 KB a CTA of 164 KB (sm_80), 100
+# KB (sm_86, sm_89); registers in units of 256 a warp; 64 and 48 warps; 32, 16 and 24 CTAs.
+@pytest.mark.parametrize(
+    ("changes", "registers", "a100", "rtx3090", "rtx4090"),
+    [
+        ({"stages": 4}, 255, 2, 1, 1),  # 65,536 + 8,192 + 1,024 bytes: 74,752; registers 2 of 128 x 256
+        ({"stages": 3}, 255, 2, 1, 1),  # 58,368
+        ({"stages": 3}, 128, 2, 1, 1),
+        ({"tile_m": 64, "tile_n": 64, "stages": 3}, 64, 5, 3, 3),  # 24,576 + 4,096 + 1,024: 29,696
+        ({"tile_m": 64, "tile_n": 64, "stages": 3}, 129, 3, 3, 3),  # 136 x 32 x 4 are 17,408 of 65,536
+        ({"tile_m": 32, "tile_n": 64, "stages": 3}, 32, 7, 4, 4),  # 18,432 + 4,096 + 1,024: 23,552
+    ],
+    ids=str,
+)
+def test_occupancy_is_that_of_the_cuda_rules(
+    changes: dict[str, Any], registers: int, a100: int, rtx3090: int, rtx4090: int
+) -> None:
+    config = AmpereConfig(**changes)
+    assert [occupancy(card, config.threads, registers, config.smem_bytes(LARGE)).ctas for card in AMPERE_CARDS] == [
+        a100,
+        rtx3090,
+        rtx4090,
+    ]
+
+
+def test_an_sm_of_few_warps_bounds_small_ctas() -> None:
+    """Without the limit of shared memory: 16 CTAs of 4 warps are 64 warps, which an A100 takes and an RTX 3090 not."""
+    roomy = [dataclasses.replace(card, smem_per_sm_bytes=1 << 24) for card in AMPERE_CARDS]
+    config = AmpereConfig(tile_m=64, tile_n=64, stages=3)
+    assert [occupancy(card, config.threads, 32, config.smem_bytes(LARGE)).ctas for card in roomy] == [16, 12, 12]
+    config = config.replace(tile_m=16, tile_n=32, warps_m=1, warps_n=1)
+    assert [occupancy(card, config.threads, 32, config.smem_bytes(LARGE)).ctas for card in roomy] == [32, 16, 24]
+
+
+# -- one family a device -----------------------------------------------------------------------------------------------
+
+
+def test_hopper_is_never_offered_it_and_may_force_it() -> None:
+    assert catalog.offered(H200) is HOPPER
+    for problem in (LARGE, packed(384, 128, 256, batch=(64,)), packed(1, 4096, 4096), packed(64, 64, 65536)):
+        choice = model.best(problem, H200)
+        assert choice.family is HOPPER
+        assert type(choice.config) is Config
+        assert {type(each.config) for each in model.ranked(problem, H200, 1 << 30)} == {Config}
+    plan = tilewright.plan(LARGE, device="h200", config=AmpereConfig(tile_n=256, warps_n=4, stages=6))
+    assert (plan.family, plan.launch.grid, plan.launch.block) == (AMPERE, 132, 256)
+    assert product(packed(40, 72, 48), SMALL, card="h200")[0]
+
+
+def test_a_config_of_the_other_family_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"uses wgmma .* NVIDIA A100 SXM has 8\.0, which AmpereConfig is for"):
+        tilewright.plan(LARGE, device="a100", config=Config())
+    with pytest.raises(ConfigError, match=r"ampere family is for compute capability 8\.0, 8\.6, 8\.9, 9\.0"):
+        AmpereConfig().check(LARGE, dataclasses.replace(A100, name="T4", sm=(7, 5)))
+
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+# What is broken: the file, its line, what stands there instead, and words of the finding ("wrong": the numbers).
+KERNEL, COPY, TILE = "ampere_gemm.cu", "tile_copy.cuh", "warp_tile.cuh"
+WAIT = "ptx::cp_async_wait_group<Config::STAGES - 3>();"
+MUTANTS: dict[str, tuple[str, str, str, str]] = {
+    "slot read a group too early": (KERNEL, "STAGES - 3>();", "STAGES - 2>();", "cp.async not waited for"),
+    "first slot read before it has landed": (
+        KERNEL,
+        "    ptx::cp_async_wait_group<Config::STAGES - 2>();\n",
+        "",
+        "cp.async not waited for",
+    ),
+    "no barrier after the wait": (KERNEL, "__syncthreads();  // everybody's copies of the next", "// next", "cp.async"),
+    "barrier before the wait": (
+        KERNEL,
+        f"{WAIT}\n            __syncthreads();",
+        f"__syncthreads();\n            {WAIT}",
+        "cp.async not waited for",
+    ),
+    "groups are not closed": (KERNEL, "        ptx::cp_async_commit_group();\n", "", "exit with copy in flight"),
+    "copies in flight at the end": (KERNEL, "    ptx::cp_async_wait_group<0>();", "", "exit with copy in flight"),
+    "the next tile's copies start at this one": (KERNEL, "++tile_index;", "", "wrong"),
+    "what lies past k is read": (COPY, "clamped(k_left - piece() * PIECE)", "PIECE", "past the end of buffer"),
+    "rows past the end are read": (COPY, "left > i * PASS_ROWS ? clamped", "true ? clamped", "past the end of buffer"),
+    "fragments of the next step": (TILE, "rA[STEP % 2][i], b[0], b[1]", "rA[(STEP + 1) % 2][i], b[0], b[1]", "never"),
+    "halves of b exchanged": (TILE, "b[2], b[3]", "b[3], b[2]", "wrong"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_broken_is_found(name: str) -> None:
+    path, old, new, words = MUTANTS[name]
+    problem = packed(136, 72, 200)
+    plan = tilewright.plan(problem, device="a100", config=SMALL, num_sms=2)
+    source = render(AMPERE, problem, SMALL, A100)
+    texts = {"ampere_gemm.cu": source.text, **dict(source.headers)}
+    assert texts[path].count(old) == 1, f"{old!r} is there {texts[path].count(old)} times"
+    texts[path] = texts[path].replace(old, new)
+    mutant = dataclasses.replace(
+        source, text=texts.pop("ampere_gemm.cu"), headers=tuple(sorted(texts.items())), name="mutant"
+    )
+    found = outcome(build(mutant), plan)
+    assert found
+    assert words in found
+
+
+def outcome(binary: Any, plan: tilewright.Plan) -> str:
+    """What is found, under any of three schedules: a rule's words, "wrong" numbers, or nothing."""
+    problem = plan.problem
+    generator = np.random.default_rng(0)
+    a, b = (
+        generator.integers(-3, 4, shape).astype(ml_dtypes.bfloat16)
+        for shape in ((problem.m, problem.k), (problem.n, problem.k))
+    )
+    for schedule in ("lazy", "eager", "random"):
+        out = np.full((problem.m, problem.n), np.nan, ml_dtypes.bfloat16)
+        backend: EmulatedBackend = emulated("a100", checks=True, schedule=schedule, seed=1)
+        work = dataclasses.replace(plan.work, steps=(dataclasses.replace(plan.work.steps[0], binary=lambda: binary),))
+        try:
+            run_once(backend, work, {"a": a.ctypes.data, "b": b.ctypes.data, "out": out.ctypes.data}, 0)
+        except EmulationError as error:
+            return f"{error}"
+        if (out != (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16)).any():
+            return "wrong"
+    return ""
+
+
+def test_the_kernel_as_it_is_has_none_of_these() -> None:
+    problem = packed(136, 72, 200)
+    plan = tilewright.plan(problem, device="a100", config=SMALL, num_sms=2)
+    assert outcome(plan.binary, plan) == ""

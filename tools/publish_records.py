@@ -4,9 +4,9 @@
 
 Records of devices that no shipped file is for are left out and named. The file is made for a person to read in a diff.
 
-A record is of one regime, interleaved, and the best of many near equals is the luckiest of them too. So a bench that had
-the record beside the untuned choice has the last word: where the two are different configs and the recorded one was less
-than 1 % faster in any of the benches that are named, the record is dropped, and the model chooses.
+A record is of one regime, interleaved, and the best of many near equals is the luckiest of them too. So a bench that
+had the record beside the untuned choice has the last word: where the two are different configs and the recorded one was
+less than 1 % faster in any of the benches that are named, the record is dropped, and the model chooses.
 """
 
 from __future__ import annotations

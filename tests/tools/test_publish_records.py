@@ -75,7 +75,7 @@ def test_shipping_twice_changes_nothing(tool: ModuleType, tmp_path: Path) -> Non
 def test_a_record_that_a_bench_has_beside_an_equally_fast_choice_is_dropped(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """64: 2 % faster, kept; 32: 0.5 %, dropped; 16: the same config, kept; 8: another config by now, kept; 4: not there."""
+    """64: 2 % faster, kept; 32: 0.5 %, dropped; 16: the same config; 8: another config by now; 4: not measured."""
     shipped, bench = tmp_path / "shipped" / "h200.jsonl", tmp_path / "bench.json"
     shipped.write_text("".join(record(m, 3.0).line() + "\n" for m in (64, 32, 16, 8, 4)))
     config, other = str(Config()), str(Config(stages=3))

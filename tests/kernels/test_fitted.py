@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tilewright import device, model
@@ -62,6 +64,12 @@ def test_the_model_takes_one_where_the_last_wave_would_be_a_part() -> None:
 )
 def test_none_is_offered_for_a_high_out_a_batch_or_less_than_a_wave(problem: Problem) -> None:
     assert list(fitted_space(problem, H200)) == []
+
+
+def test_fewer_sms_than_tile_rows_are_no_error() -> None:
+    single = dataclasses.replace(H200, num_sms=1)
+    assert {config.num_tiles(packed(512, 200, 4096)) for config in fitted_space(packed(512, 200, 4096), single)} == {4}
+    assert list(fitted_space(packed(512, 6144, 4096), single)) == []
 
 
 @pytest.mark.parametrize("problem", LOW, ids=str)

@@ -30,9 +30,8 @@ def fitted_space(problem: Problem, device: Device) -> Iterator[Config]:
         rows = -(-problem.m // tile_m)
         if rows > _MOST_ROWS:
             continue
-        widths = {
-            -(-problem.n // (waves * device.num_sms // rows * step)) * step for waves in range(1, _MOST_WAVES + 1)
-        }
+        counts = [waves * device.num_sms // rows for waves in range(1, _MOST_WAVES + 1)]  # of columns of tiles
+        widths = {-(-problem.n // (count * step)) * step for count in counts if count}
         for tile_n in sorted(width for width in widths if _NARROWEST <= width <= WGMMA_MAX_N):
             base = Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, group_m=rows)
             config = deep(base, problem, device)

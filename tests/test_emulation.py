@@ -13,6 +13,7 @@ import pytest
 import tilewright
 from fakes import HostBackend
 from tilewright import Emulator
+from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import HostBackend as Protocol
 from tilewright.backends.emulated import emulated
 from tilewright.dispatch import Dispatcher
@@ -74,6 +75,14 @@ def test_a_plan_of_a_problem_runs_numpy_arrays_with_the_launch_of_its_device() -
     a, w, out = whole((64, 64)), whole((64, 64), seed=1), np.empty((64, 64), np.float16)
     plan.run(a, w.T, out)
     assert (out == exact(a, w.T, np.float16)).all()
+
+
+def test_configs_that_differ_in_a_field_of_their_own_family_run_each_as_it_is() -> None:
+    a, emulator, counts = whole((64, 32)), Emulator("a100", checks=False), set()
+    for warps_m in (1, 2):
+        emulator.matmul(a, a.T, config=AmpereConfig(tile_m=64, tile_n=32, warps_m=warps_m, warps_n=1))
+        counts.add(emulator.report.warp_instructions)
+    assert len(counts) == 2
 
 
 def test_a_product_without_k_is_zeros() -> None:

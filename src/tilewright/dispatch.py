@@ -283,8 +283,8 @@ def _named_values(config: ConfigChanges | None) -> Hashable:
     if config is None:
         return None
     if isinstance(config, Config):
-        values = tuple(getattr(config, name) for name in Config.__dataclass_fields__)
-        return Config, values, tuple(map(type, values))
+        values = tuple(getattr(config, name) for name in config.__dataclass_fields__)
+        return type(config), values, tuple(map(type, values))
     return tuple((name, type(value), value) for name, value in config.items())
 
 

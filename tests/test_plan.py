@@ -15,6 +15,8 @@ from tilewright import device, model
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
+from tilewright.kernels.ladder import RUNGS
 from tilewright.plan import Plan
 from tilewright.problem import MAX_EXTENT, packed
 
@@ -449,3 +451,10 @@ class Hollow(GpuArray):
 
 def test_a_plan_is_a_plan():
     assert isinstance(Dispatcher(HostBackend).plan(packed(8, 8, 8)), Plan)
+
+
+@pytest.mark.parametrize("rung", [RUNGS[3], AMPERE_RUNGS[8]], ids=lambda rung: rung.name)
+def test_a_config_of_a_rung_of_the_ladder_is_refused_by_name(dispatcher: Dispatcher, rung) -> None:
+    for target in ("h200", "a100"):
+        with pytest.raises(ConfigError, match="is for a rung of the ladder; pass a Config or AmpereConfig"):
+            dispatcher.plan(packed(256, 256, 256), device=target, config=rung.config)

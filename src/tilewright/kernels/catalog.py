@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.errors import UnsupportedError
+from tilewright.errors import ConfigError, UnsupportedError
 from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.family import Family
@@ -41,5 +41,12 @@ def offered(device: Device) -> Family | None:
 
 
 def family_of(config: Config) -> Family:
-    """The production family that a config is for."""
-    return family(config.family)
+    """The production family that a config is for.
+
+    Raises: ConfigError: it is for a rung of the ladder.
+    """
+    for found in PRODUCTION:
+        if type(config) is type(found.config):
+            return found
+    kinds = " or ".join(type(each.config).__name__ for each in PRODUCTION)
+    raise ConfigError(str(config), [f"a {type(config).__name__} is for a rung of the ladder; pass a {kinds}"])

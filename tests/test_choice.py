@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tilewright
 from tilewright import Emulator, choice, device, model, records
 from tilewright.choice import NEIGHBOUR_TOLERANCE, choose
 from tilewright.config import Config
@@ -176,3 +177,22 @@ def test_a_product_of_rows_between_records_is_right() -> None:
     chosen = emulator.plan(a, b.T)
     assert (chosen.config, chosen.record is not None) == (tuned.config, True)
     assert np.array_equal(emulator.matmul(a, b.T), a.astype(np.float64) @ b.T.astype(np.float64))
+
+
+def test_the_price_of_an_invariant_order_beside_a_record_says_whose_time_the_model_is_wrong_about() -> None:
+    """The model puts the recorded config behind its own choice, so by the model the invariant order is a gain."""
+    slow = Config(tile_m=64, tile_n=64, stages=2, consumers=1, cluster_m=1, k_back_and_forth=True)
+    records.append(record(2048, slow))
+    told = tilewright.plan(packed(2048, N, K), reduction="invariant").explain()
+    assert told.fast == slow
+    assert told.price < 1
+    assert f"{slow}, which is from records: measured 100.0 us on NVIDIA H200" in str(told)
+    assert "below 1 the model is wrong about one of the two" in str(told)
+
+
+def test_the_price_of_a_plan_that_asks_no_records_is_beside_a_choice_that_asks_none() -> None:
+    slow = Config(tile_m=64, tile_n=64, stages=2, consumers=1, cluster_m=1, k_back_and_forth=True)
+    records.append(record(2048, slow))
+    told = tilewright.plan(packed(2048, N, K), reduction="invariant", use_records=False).explain()
+    assert (told.fast, told.fast_why) == (untuned(2048), "")
+    assert told.price >= 1

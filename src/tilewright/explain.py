@@ -66,7 +66,8 @@ class Explanation:
     Units: `grid` in CTAs, `waves` tiles a CTA, `registers` a thread, `smem_bytes` a CTA; `predicted_us` and the terms
     in microseconds; `roofline_share` the part of the device's peak rate that the prediction reaches. `record` is the
     measurement that the config comes from, None where the model or the caller chose. `price` is what an invariant
-    order of summation costs: the time predicted here over that of the choice without it; 1 where that is the same.
+    order of summation costs: the time predicted here over that of the choice without it, `fast`; 1 where that is the
+    same, and less where `fast` is of record, which `fast_why` then tells, and the model would have chosen otherwise.
     `copies` is what runs before the product, and in the prediction, where an operand's rows or address are no multiples
     of 16 bytes. `sums` is what runs behind it, in the prediction as well, where k is cut into slices.
     """
@@ -87,6 +88,7 @@ class Explanation:
     record: Record | None = None
     reduction: Reduction = "fast"
     fast: Config | None = None
+    fast_why: str = ""
     price: float = 1.0
     copies: Copies | None = None
     sums: Sums | None = None
@@ -127,9 +129,10 @@ class Explanation:
     def _reduction_lines(self) -> tuple[str, ...]:
         if self.reduction == "fast":
             return ()
-        price = (
-            "costs nothing here: the fast choice is the same"
-            if self.fast == self.config
-            else f"price by the model {self.price:.3f} times the fast choice's time, {self.fast}"
-        )
+        price = f"price by the model {self.price:.3f} times the fast choice's time, {self.fast}"
+        if self.fast == self.config:
+            price = "costs nothing here: the fast choice is the same"
+        elif self.fast_why:
+            doubt = "; below 1 the model is wrong about one of the two" if self.price < 1 else ""
+            price = f"{price}, which is {self.fast_why}{doubt}"
         return (f"reduction  {self.reduction}: the bits of a row do not depend on the other rows; {price}",)

@@ -74,9 +74,13 @@ class Plan(Runner):
         ledger: Ledger,
         host: Callable[[], HostBackend] = host_backend,
         record: Record | None = None,
+        use_records: bool = True,
         reduction: Reduction = "fast",
     ) -> None:
-        """Raises: ConfigError: the config cannot run the problem on the device; with every reason."""
+        """`use_records`: whether other choices that this plan tells of ask them, as its own did.
+
+        Raises: ConfigError: the config cannot run the problem on the device; with every reason.
+        """
         super().__init__(backend, host)
         self.problem = problem
         self.device = device
@@ -86,6 +90,7 @@ class Plan(Runner):
         self.record = record
         self.num_sms = num_sms
         self.reduction = reduction
+        self._use_records = use_records
         self._ledger = ledger
         ledger.add_runner(self)
         self._copied = config.copied(problem)
@@ -211,7 +216,7 @@ class Plan(Runner):
         if copies is not None:
             total_us, terms = total_us + copies.predicted_us, (("repack", copies.predicted_us), *terms)
             share *= prediction.total_us / total_us
-        fast, price = self._price(prediction)
+        fast, fast_why, price = self._price(prediction)
         return Explanation(
             problem=self.problem,
             device=self.device,
@@ -229,18 +234,22 @@ class Plan(Runner):
             record=self.record,
             reduction=self.reduction,
             fast=fast,
+            fast_why=fast_why,
             price=price,
             copies=copies,
             sums=self.sums,
         )
 
-    def _price(self, prediction: Prediction) -> tuple[Config | None, float]:
-        """What would run were any order of summation allowed, and how many times its time this takes, by the model."""
+    def _price(self, prediction: Prediction) -> tuple[Config | None, str, float]:
+        """What would run were any order of summation allowed, why that, and how many times its time this takes, by the
+        model."""
         if self.reduction == "fast":
-            return None, 1.0
-        fast = choose(self._kernel_problem, self.device, self.num_sms, use_records=not self.problem.is_empty)
+            return None, "", 1.0
+        use_records = self._use_records and not self.problem.is_empty
+        fast = choose(self._kernel_problem, self.device, self.num_sms, use_records=use_records)
         other = model.predict(fast.family, self._kernel_problem, fast.config, self.device, self.num_sms)
-        return fast.config.replace(dependent_launch=self.config.dependent_launch), prediction.total_us / other.total_us
+        config = fast.config.replace(dependent_launch=self.config.dependent_launch)
+        return config, fast.why if fast.record else "", prediction.total_us / other.total_us
 
     def bind(self, location: Location, shape: tuple[int, ...]) -> BoundPlan:
         """This plan for arrays there: on that GPU, or in the emulator for the host's. `shape` is that of out.
@@ -369,6 +378,7 @@ def plan_problem(
         ledger=ledger,
         host=host,
         record=record,
+        use_records=use_records,
         reduction=reduction,
     )
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tilewright import device, emulated_time
+from tilewright.ampere_config import AmpereConfig
 from tilewright.config import Config
 from tilewright.emulated_time import affordable, duration_text, emulated_s, too_long
+from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
 from tilewright.problem import Problem, packed
@@ -33,6 +35,18 @@ def test_every_rung_has_an_estimate(rung) -> None:
     problem = packed(256, 256, 256)
     launch = rung.launch(problem, rung.config, H200)
     assert 0.2 < emulated_s(problem, rung.config, launch, family=rung.name) < 10
+
+
+@pytest.mark.parametrize("checks", [False, True])
+def test_the_ampere_family_takes_longer_by_its_k_tiles_however_many_ctas_run_as_one(checks: bool) -> None:
+    """The way in and out is 5 us an element with the checker, so k has to be long."""
+    a100, config = device.preset("a100"), AmpereConfig(tile_m=64, tile_n=128)
+    problems = (packed(1024, 1024, 1 << 14), packed(1024, 1024, 1 << 15))
+    once, twice = (
+        emulated_s(each, config, AMPERE.launch(each, config, a100), family="ampere", checks=checks) for each in problems
+    )
+    assert 1.8 < twice / once < 2
+    assert once > 30  # measured, 2-core x86-64, 2026-11-30: an eighth of it without the checker in 8 s
 
 
 def test_an_affordable_product_is_itself() -> None:

@@ -18,6 +18,7 @@ from tilewright.backends.base import HostBackend as Protocol
 from tilewright.backends.emulated import emulated
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import EmulationError, ShapeError, UnsupportedError
+from tilewright.problem import packed
 
 BF16 = ml_dtypes.bfloat16
 
@@ -114,6 +115,21 @@ def test_a_product_of_minutes_is_refused_before_it_is_compiled_with_a_size_that_
     big = np.lib.stride_tricks.as_strided(big, strides=(1 << 15, 2))  # a layout; no element is ever read
     with pytest.raises(UnsupportedError, match=r"would take about \d+ minutes.*try \d+x\d+x\d+.*limit_s=None"):
         tilewright.matmul(big, big)
+
+
+def test_a_product_of_minutes_is_refused_with_a_config_of_another_family_too() -> None:
+    big = np.broadcast_to(np.zeros(1, np.float16), (1 << 14, 1 << 14))
+    big = np.lib.stride_tricks.as_strided(big, strides=(1 << 15, 2))
+    with pytest.raises(UnsupportedError, match=r"would take about \d+ hours.*try \d+x\d+x\d+"):
+        Emulator("h200").matmul(big, big, config=AmpereConfig())
+
+
+def test_an_emulator_that_checks_refuses_what_takes_too_long_with_its_checks() -> None:
+    a = whole((1024, 1024))
+    plan = tilewright.plan(packed(1024, 1024, 1024))
+    assert plan.emulated_s(plan.problem) < 5 < plan.emulated_s(plan.problem, checks=True)
+    with pytest.raises(UnsupportedError, match=r"the limit is 5\.0 s"):
+        Emulator(limit_s=5.0).matmul(a, a.T)
 
 
 def test_the_limit_is_the_emulators_own() -> None:

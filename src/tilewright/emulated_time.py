@@ -29,11 +29,12 @@ _SUM_S = 12e-9  # a byte of slices that are added up: 6 ns, and 64 with the chec
 _ARRIVAL_S = 60e-6  # each thread that arrives on a barrier of its own accord: v02 to v06
 _MULTIPLY_ADD_S = 50e-9  # of one thread: v01
 _CHECKS = 3.2  # times as long with the checker
-# The ampere family, without and with the checker: an element of a tile, whose CTAs run as one vector without it; a k
-# tile of one CTA, or with the checker of each. Source: as above, 32x64 to 128x256 tiles at 256^3 to 512 x 512 x 128;
-# the fit is within a factor of two.
+# The ampere family, without and with the checker: an element of a tile; a k tile of each CTA; and without it, where all
+# CTAs run as one vector, a k tile of that. Source: as above, 32x64 to 128x256 tiles, with the checker at 256^3 to
+# 512 x 512 x 128, without it up to 1024 x 1024 x 2048 and 2048 x 2048 x 512; the fit is within a factor of two.
 _MMA_ELEMENT_S = (0.3e-6, 5e-6)
-_MMA_SLOT_S = (3e-3, 2e-3)
+_MMA_SLOT_S = (0.5e-3, 2e-3)
+_MMA_STEP_S = (3e-3, 0.0)
 _LONE_ARRIVALS = ("v02", "v03", "v04", "v05", "v06")
 
 
@@ -50,8 +51,9 @@ def emulated_s(
     num_slots = num_tiles * -(-problem.k // config.tile_k)
     blocks = -(-config.tile_m // WGMMA_M)
     if family == AmpereConfig.family:
-        k_tiles = -(-problem.k // config.tile_k) * (num_tiles if checks else -(-num_tiles // launch.grid))
-        own = num_tiles * config.tile_m * config.tile_n * _MMA_ELEMENT_S[checks] + k_tiles * _MMA_SLOT_S[checks]
+        steps = -(-problem.k // config.tile_k) * -(-num_tiles // launch.grid)
+        own = num_tiles * config.tile_m * config.tile_n * _MMA_ELEMENT_S[checks]
+        own += num_slots * _MMA_SLOT_S[checks] + steps * _MMA_STEP_S[checks]
         return _FIRST_S + own + adding * (_CHECKS if checks else 1.0)
     if family.startswith("v01"):
         work = num_slots * config.tile_m * config.tile_n * config.tile_k * _MULTIPLY_ADD_S

@@ -280,10 +280,12 @@ class Plan(Runner):
     def _check_place(self, location: Location) -> None:
         """Raises what bind() raises. The emulator is whatever device the plan was made for."""
         if location.kind == "host":
-            limit_s = self._host().limit_s
-            seconds = emulated_s(self._kernel_problem, self.config, self.launch, family=self.family.name)
+            limit_s, checks = self._host().limit_s, self._host().checks
+            family = self.family.name
+            seconds = emulated_s(self._kernel_problem, self.config, self.launch, family=family, checks=checks)
             if limit_s is not None and seconds > limit_s:
-                raise too_long(self.problem, seconds, limit_s, affordable(self.problem, self.emulated_s, limit_s))
+                smaller = affordable(self.problem, lambda each: self.emulated_s(each, checks=checks), limit_s)
+                raise too_long(self.problem, seconds, limit_s, smaller)
             return
         device = self._backend().device(location.ordinal)
         check_supported(device)
@@ -292,8 +294,9 @@ class Plan(Runner):
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
         family, config, problem = self.family, self.config, _kernel_problem(problem, self.config.copied(problem))
-        if family in catalog.PRODUCTION:
-            config = choose(problem, self.device, self.num_sms, reduction=self.reduction).config
+        if family is catalog.offered(self.device):
+            use_records, reduction = self._use_records, self.reduction
+            config = choose(problem, self.device, self.num_sms, use_records=use_records, reduction=reduction).config
         launch = family.launch(problem, config, self.device, self.num_sms)
         return emulated_s(problem, config, launch, family=family.name, checks=checks)
 

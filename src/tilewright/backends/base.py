@@ -187,7 +187,9 @@ class Backend(Protocol):
 class HostBackend(Backend, Protocol):
     """A backend over this process's own memory, thousands of times slower than a GPU.
 
-    `limit_s` is the longest work that it takes on, in estimated seconds; None: any.
+    `limit_s` is the longest work that it takes on, in estimated seconds; None: any. `checks`: launches are checked as
+    they run, which takes longer.
     """
 
     limit_s: float | None
+    checks: bool

@@ -5,8 +5,10 @@
 OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
 rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
-`benchmarks/lines.py --into OUT/lines.json` what table and picture need; all others stay as they were measured. A file
-is named <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too.
+`benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
+of a suite whether a record that was measured is shipped today; all others stay as they were measured. A file is named
+<device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
+docs/plots/suite_<device>.svg.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.bench import lines_report, report, unaligned_report
+from tilewright import device, records
+from tilewright.bench import lines_report, report, suite, suite_page, unaligned_report
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PLOTS = ROOT / "docs" / "plots"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
-PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "host", "sanitize", "ceilings")
+DOCUMENTS = tuple(ROOT / name for name in ("README.md", "docs/a-call.md", "docs/measuring.md", "docs/suite.md"))
+PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "bench", "host", "sanitize", "ceilings")
+PICTURES = {"lines": lines_report.digest, "bench": suite_page.digest}  # of parts that have one: the name of its numbers
 
 NARROW = (
     "kind", "status", "why", "candidate", "clusters", "m", "n", "k", "dtype", "out_dtype", "b_major", "num_sets",
@@ -48,23 +52,35 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = unaligned_report.published(rows)
     if file.stem == "lines":
         rows = lines_report.published(rows)
-    device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
+    name = facts["device"].removeprefix("NVIDIA ").split()[0].lower()
+    if file.stem == "bench":
+        rows = suite_page.published(rows, lambda size: shipped(size, name))
     results.mkdir(parents=True, exist_ok=True)
-    target = results / f"{device}_{facts['date']}_{file.stem}.json"
+    target = results / f"{name}_{facts['date']}_{file.stem}.json"
     target.write_text(text_of(facts, rows))
     return target
 
 
+def shipped(size: tuple[int, int, int], name: str) -> str | None:
+    """The config of the record that the package has for a product of the suite on the device of a preset, or None."""
+    problem = suite.problem_of(size)
+    record = records.shipped().lookup(records.key_of(problem, device.preset(name)))
+    return None if record is None else str(record.config)
+
+
 def picture_of(published: Path, plots: Path) -> Path | None:
     """The file for the picture of published rows; None for rows that have none."""
-    device, _, part = published.stem.split("_", 2)
-    return plots / f"lines_{device}.svg" if part == "lines" else None
+    name, _, part = published.stem.split("_", 2)
+    return plots / f"{'suite' if part == 'bench' else part}_{name}.svg" if part in PICTURES else None
 
 
 def draw(published: Path, picture: Path) -> None:
-    """Draws published lines. Raises: UnsupportedError: matplotlib is not installed."""
+    """Draws published lines or a suite. Raises: UnsupportedError: matplotlib is not installed."""
     content = json.loads(published.read_text())
-    lines_report.plot(content["rows"], lines_report.title(content["facts"]), picture)
+    if published.stem.endswith("_bench"):
+        suite_page.plot(content["rows"], picture)
+    else:
+        lines_report.plot(content["rows"], lines_report.title(content["facts"]), picture)
 
 
 def text_of(facts: report.Row, rows: Sequence[report.Row]) -> str:

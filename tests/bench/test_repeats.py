@@ -18,7 +18,7 @@ H200 = device.preset("h200")
 
 def test_every_form_and_every_rung_is_repeated_and_none_of_the_products_is_refused() -> None:
     groups = repeats.groups()
-    assert set(groups) == {"model", *FORMS, "ladder"}
+    assert set(groups) == {"model", *FORMS, "split-short", "ladder"}
     for each in (each for group in groups.values() for each in group):
         assert each.violations(H200) == (), each.described()
     for name, config in FORMS.items():
@@ -36,6 +36,15 @@ def test_a_group_has_large_ragged_and_odd_products_stored_in_both_ways(group: st
     assert any(problem.n % 2 and not problem.out_through_tma for problem in problems)
     assert any(problem.m == 4097 for problem in problems)
     assert {problem.b_major for problem in problems} == {"k", "n"}
+
+
+def test_short_splits_have_few_k_tiles_a_cta_in_every_split_swapped_and_not_with_one_consumer_and_two() -> None:
+    configs = [(each.config, each.problem) for each in repeats.groups()["split-short"]]
+    assert {(config.split_k, config.swap, config.consumers) for config, _ in configs if config} == {
+        (split_k, swap, consumers) for split_k in (2, 4, 8) for swap in (False, True) for consumers in (1, 2)
+    }
+    assert all(config and problem.k <= 520 for config, problem in configs)
+    assert any((problem.m, problem.n, problem.k) == (4097, 8200, 520) for _, problem in configs)  # whose bits differed
 
 
 def test_forms_are_staggered_tail_pingpong_and_both_clusters() -> None:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tilewright.bench import lines_report, report
+from tilewright.bench import lines_report, report, suite_page
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -97,7 +97,40 @@ def test_rows_of_lines_are_cut_to_what_is_read_and_drawn(tool: ModuleType, tmp_p
     assert tool.picture_of(tmp_path / "h200_2026-12-01_time.json", tmp_path) is None
 
 
-def test_the_picture_of_committed_lines_shows_their_numbers(tool: ModuleType) -> None:
+def test_the_picture_of_committed_rows_shows_their_numbers(tool: ModuleType) -> None:
     for file in report.files_of([RESULTS]):
         if (picture := tool.picture_of(file, tool.PLOTS)) is not None:
-            assert lines_report.digest(json.loads(file.read_text())["rows"]) in picture.read_text(), picture
+            digest = tool.PICTURES[file.stem.split("_", 2)[2]]
+            assert digest(json.loads(file.read_text())["rows"]) in picture.read_text(), picture
+
+
+def test_the_readmes_first_words_have_the_figures_of_the_committed_suite() -> None:
+    (file,) = [path for path in report.files_of([RESULTS]) if path.stem.endswith("_bench")]
+    over_cublas, over_tuned = suite_page.mean_cells(json.loads(file.read_text())["rows"])
+    means = [float(cells[3].strip("*")) for cells in (over_cublas, over_tuned)]
+    least = [float(cells[4]) for cells in (over_cublas, over_tuned)]
+    head = " ".join((ROOT / "README.md").read_text().split("## Install")[0].split())
+    assert f"Over the {over_cublas[0]} products of its suite it is {means[0]:.2f} times as fast as cuBLAS" in head
+    assert f"and {means[1]:.2f} times as fast as the best" in head
+    assert over_cublas[5] == over_tuned[5] == "1000, 1000, 1000"
+    assert f"1000^3, has {least[0]:.2f} of cuBLAS's speed and {least[1]:.2f} of the best's" in head
+
+
+def test_rows_of_a_suite_say_which_records_are_shipped(tool: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "tilewright bench all --into /tmp/x"}
+    config = tool.shipped((16, 4096, 4096), "h200")
+    assert config is not None
+    assert tool.shipped((16, 4096, 4097), "h200") is None
+    head = {"kind": "bench", "group": "g", "shape": "16x4096x4096", "m": 16, "n": 4096, "k": 4096, "status": "ok"}
+    head |= {"mode": "interleaved", "median_us": 2.0, "spread": 0.1, "num_sets": 5, "data": "normal", "ratio": 1.5}
+    rows = [head | {"candidate": "cublas", "config": None}, head | {"candidate": "tilewright", "config": "a"}]
+    rows += [head | {"candidate": "tilewright recorded", "config": each} for each in (config, config + " else")]
+    for recorded, status in zip(rows[2:], ("ok", "dropped"), strict=True):
+        (tmp_path / "bench.json").write_text(json.dumps({"facts": facts, "rows": [*rows[:2], recorded]}))
+        published = tool.publish(tmp_path / "bench.json", tmp_path / "results")
+        assert json.loads(published.read_text())["rows"][2]["status"] == status
+    picture = tool.picture_of(published, tmp_path / "plots")
+    assert picture == tmp_path / "plots" / "suite_h200.svg"
+    tool.draw(published, picture)
+    assert suite_page.digest(json.loads(published.read_text())["rows"]) in picture.read_text()

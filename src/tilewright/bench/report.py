@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report, lines_report, narrow_report, unaligned_report
+from tilewright.bench import ceiling_report, lines_report, narrow_report, suite_page, suite_report, unaligned_report
 
 Row = dict[str, Any]
 
@@ -321,6 +321,44 @@ def repeats_table(rows: Sequence[Row]) -> str:
     return _table(("config", "products", "repeats", "differ", "M x N x K"), lines) + _caption(own, meaning)
 
 
+def suite_table(rows: Sequence[Row]) -> str:
+    """One line a shape of the suite: what is shipped beside both baselines."""
+    meaning = (
+        "Medians of shuffled rounds, interleaved, operands cold (`*`: too small for that, they lay in the L2). A ratio "
+        "is the median over rounds of the baseline's time over tilewright's of the same round. The floor is the longer "
+        "of what a read of the product's bytes and its FLOPs take on this card. Choice: of a shipped record, or of the "
+        "model, untuned."
+    )
+    return _table(suite_page.COLUMNS, suite_page.cells(rows)) + _caption(_suite(rows), meaning)
+
+
+def suite_mean_table(rows: Sequence[Row]) -> str:
+    """One line a baseline: what is shipped, over all shapes of the suite."""
+    meaning = (
+        "How many times as fast as cuBLAS (as `torch.matmul` calls it), and as the fastest of cuBLASLt's algorithms of "
+        "all heuristics, measured beside it, as shipped: a record's choice where there is one, else the model's. "
+        f"Interleaved, operands cold.{suite_page.searched(rows)}"
+    )
+    return _table(suite_page.MEAN_COLUMNS, suite_page.mean_cells(rows)) + _caption(_suite(rows), meaning)
+
+
+def suite_summary_table(rows: Sequence[Row]) -> str:
+    """Every column over each baseline, each group, and how good the model's choices are."""
+    sentence = suite_page.choices(rows)
+    table = _table(suite_report.SUMMARY_COLUMNS, suite_page.summary_cells(rows))
+    return table + f"\n{sentence}\n" * bool(sentence)
+
+
+def suite_worst_table(rows: Sequence[Row], key: str) -> str:
+    """The ten shapes that are slowest over one baseline, with what their rows say."""
+    return _table(suite_report.WORST_COLUMNS, suite_page.slowest(rows, key))
+
+
+def _suite(rows: Sequence[Row]) -> list[Row]:
+    """The suite's rows, for their origin."""
+    return [row for row in rows if row.get("kind") == suite_page.KIND]
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "speed": speed_table,
     "time": time_table,
@@ -333,6 +371,11 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "unaligned": unaligned_table,
     "lines": lines_table,
     "repeats": repeats_table,
+    "suite": suite_table,
+    "suite-mean": suite_mean_table,
+    "suite-summary": suite_summary_table,
+    "suite-worst": lambda rows: suite_worst_table(rows, "ratio"),
+    "suite-worst-tuned": lambda rows: suite_worst_table(rows, "ratio_tuned"),
 }
 
 

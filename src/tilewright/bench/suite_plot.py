@@ -16,9 +16,18 @@ TOP = 1.65  # of the plot of ratios: what is above is drawn there with its numbe
 MARKS = {"tilewright": ("o", "tab:blue"), "cuBLAS": ("s", "tab:gray"), "cuBLASLt tuned": ("x", "tab:orange")}
 
 
-def draw(labels: Sequence[str], groups: Sequence[str], ratios: Series, shares: Series, title: str, path: Path) -> None:
+def draw(
+    labels: Sequence[str],
+    groups: Sequence[str],
+    ratios: Series,
+    shares: Series,
+    title: str,
+    path: Path,
+    digest: str | None = None,
+) -> None:
     """A file of two plots over the shapes that `labels` names; neighbours of one group stand between two lines.
 
+    `digest`, the name of its numbers, is written into the file.
     Shapes: each series has a value or None for each label. `ratios`: times as fast as each baseline, by its name;
     `shares`: parts of the floor, by the name of what reaches them; names are those of MARKS.
     Raises: UnsupportedError: matplotlib is not installed.
@@ -52,7 +61,8 @@ def draw(labels: Sequence[str], groups: Sequence[str], ratios: Series, shares: S
         for start in starts:
             lower.text(start - 0.4, 0.02, groups[start], rotation=90, va="bottom", color="gray")
         figure.suptitle(title)
-        figure.savefig(path, metadata={"Date": None})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None} if digest is None else {"Date": None, "Description": digest})
         pyplot.close(figure)
 
 

@@ -20,9 +20,12 @@ from tilewright.bench.suite_run import RECORDED, UNTUNED
 from tilewright.errors import UnsupportedError
 
 Row = dict[str, Any]
+Size = tuple[int, int, int]  # M, N, K
 
 BASELINE, TUNED = "cublas", "cublaslt"  # as compare.py calls them, which needs torch
 MODES = ("burst", "interleaved", "steady")
+DROPPED = "dropped"  # status of a recorded choice that was measured and is not shipped: timed, but no user gets it
+SHIPPED = "as shipped"  # the name of the column that a user gets
 NUM_WORST = 10
 
 COLUMNS = (
@@ -44,7 +47,7 @@ class Shape:
     """One shape in one mode: its row of each column, by name, whatever became of it."""
 
     group: str
-    size: tuple[int, int, int]
+    size: Size
     mode: str
     columns: dict[str, Row]
     failed: Row | None
@@ -219,7 +222,7 @@ class Mean:
 # What is compared with what: the name of a column and how its row is found.
 Pick = Callable[[Shape], Row | None]
 _PICKS: tuple[tuple[str, Pick], ...] = (
-    ("as shipped", lambda shape: shape.shipped),
+    (SHIPPED, lambda shape: shape.shipped),
     ("untuned", lambda shape: shape.timed(UNTUNED)),
     ("recorded", lambda shape: shape.timed(RECORDED)),
     ("cuBLASLt tuned", lambda shape: shape.timed(TUNED)),
@@ -270,7 +273,7 @@ def worst_lines(shapes: Sequence[Shape], mode: str, key: str = "ratio") -> list[
 def neighbour_lines(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]:
     """The lines of NEIGHBOUR_COLUMNS: of sizes that lie side by side, the worst cliff of each column."""
     found = []
-    for name, pick in (("as shipped", _PICKS[0][1]), ("cuBLAS", lambda shape: shape.timed(BASELINE)), _PICKS[3]):
+    for name, pick in ((SHIPPED, _PICKS[0][1]), ("cuBLAS", lambda shape: shape.timed(BASELINE)), _PICKS[3]):
         times = {shape.size: row["median_us"] for shape in shapes if shape.mode == mode and (row := pick(shape))}
         for line in neighbours.lines(times):
             found.append((str(line), name, str(len(line.sizes)), *line.cells()))
@@ -278,11 +281,14 @@ def neighbour_lines(shapes: Sequence[Shape], mode: str) -> list[tuple[str, ...]]
 
 
 def choices(shapes: Sequence[Shape], mode: str) -> str:
-    """How good the model's choices are beside the recorded ones, as a sentence; empty where none is recorded."""
+    """How good the model's choices are beside the recorded ones, dropped ones too; empty where none is recorded."""
     pairs = [
         (recorded["median_us"] / untuned["median_us"], shape)
         for shape in shapes
-        if shape.mode == mode and (untuned := shape.timed(UNTUNED)) and (recorded := shape.timed(RECORDED))
+        if shape.mode == mode
+        and (untuned := shape.timed(UNTUNED))
+        and (recorded := shape.columns.get(RECORDED))
+        and recorded["status"] in ("ok", DROPPED)
     ]
     if not pairs:
         return ""
@@ -316,7 +322,7 @@ def left_out(shapes: Sequence[Shape]) -> list[str]:
         found += [
             f"{shape}, {shape.mode}, {name}: {row['status']}: {_short(row)}"
             for name, row in shape.columns.items()
-            if row["status"] not in ("ok", "no record")
+            if row["status"] not in ("ok", "no record", DROPPED)
         ]
     return found
 
@@ -324,7 +330,7 @@ def left_out(shapes: Sequence[Shape]) -> list[str]:
 def is_bad(shapes: Sequence[Shape]) -> bool:
     """Whether something is wrong, as against refused by name or not run for want of time."""
     rows = [row for shape in shapes for row in [*shape.columns.values(), *([shape.failed] if shape.failed else [])]]
-    return any(row["status"] not in ("ok", "no record", "refused", "not run") for row in rows)
+    return any(row["status"] not in ("ok", "no record", DROPPED, "refused", "not run") for row in rows)
 
 
 def _short(row: Row) -> str:
@@ -368,8 +374,8 @@ def modes_of(shapes: Sequence[Shape]) -> list[str]:
 # -- plot and files ----------------------------------------------------------------------------------------------------
 
 
-def plot(shapes: Sequence[Shape], mode: str, path: Path) -> None:
-    """The picture of one mode. Raises: UnsupportedError: matplotlib is not installed."""
+def plot(shapes: Sequence[Shape], mode: str, path: Path, digest: str | None = None) -> None:
+    """The picture of one mode, which carries `digest`. Raises: UnsupportedError: matplotlib is not installed."""
     own = [shape for shape in shapes if shape.mode == mode and shape.timed(BASELINE) is not None]
 
     def values(key: str, pick: Pick) -> list[float | None]:
@@ -384,6 +390,7 @@ def plot(shapes: Sequence[Shape], mode: str, path: Path) -> None:
         {name: values("share_of_floor", pick) for name, pick in shares.items()},
         f"tilewright beside cuBLAS, {mode}",
         path,
+        digest,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tilewright
 from tilewright import records
 from tilewright.bench import suite_run
 from tilewright.bench.suite import Entry, problem_of
@@ -28,6 +29,7 @@ from tilewright.bench.suite_run import (
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.errors import ConfigError, DriverError, LayoutError, TilewrightError, UnsupportedError
+from tilewright.kernels.repack import repacked
 
 H200 = preset("h200")
 A, B, C = Entry("g", (1, 2, 3)), Entry("g", (4, 5, 6)), Entry("h", (7, 8, 9))
@@ -293,6 +295,27 @@ def test_without_a_file_what_is_on_record_for_the_device_is_given(
     assert records_of(None, H200, "invariant")(problem) == config  # which adds in the one order
     assert records.append(dataclasses.replace(record, config=config.replace(k_back_and_forth=True)))
     assert records_of(None, H200, "invariant")(problem) is None
+
+
+def test_what_is_on_record_for_copied_operands_is_what_a_plan_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_RECORDS", str(tmp_path / "records.jsonl"))
+    monkeypatch.setenv("TILEWRIGHT_USE_RECORDS", "1")
+    monkeypatch.setattr(records, "shipped", lambda: records.Store(None))
+    problem = problem_of((512, 512, 1023))
+    assert problem.repacked
+    copies = repacked(problem, problem.repacked)
+    assert records.append(
+        records.Record(
+            key=records.key_of(copies, H200), family="hopper", config=Config(tile_m=128, stages=3), measured_us=200.0,
+            predicted_us=210.0, spread=0.01, rounds=9, regime="interleaved", digest="d", compiler="c", driver="580",
+            date="2026-11-30",
+        )
+    )  # fmt: skip
+    plan = tilewright.plan(problem, device=H200)
+    assert plan.record is not None
+    assert records_of(None, H200)(problem) == plan.config
 
 
 def test_rows_of_another_reduction_are_rows_of_another_run() -> None:

@@ -28,7 +28,9 @@ from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device
 from tilewright.errors import RefusalError, TilewrightError, UnsupportedError
+from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
+from tilewright.plan import check_supported
 from tilewright.problem import Problem
 
 Row = dict[str, Any]
@@ -186,14 +188,18 @@ def described(row: Row, entry: Entry, problem: Problem, device: str) -> Row:
 def records_of(path: Path | None, device: Device, reduction: Reduction = "fast") -> Records:
     """What a file knows, or with none what is on record for the device (records.py). Raises: what records_in() raises.
 
-    A record that cannot run any more is given all the same: its column is then refused, with the reasons.
+    Where operands are copied first the record is that of the copies' product, as a plan asks for it. A record that
+    cannot run any more is given all the same: its column is then refused, with the reasons.
     """
     if path is not None:
         return records_in(path)
 
     def lookup(problem: Problem) -> Config | None:
-        record = records.lookup(problem, device, reduction=reduction)
-        return None if record is None else record.config
+        copied = check_supported(device).config.copied(problem)
+        record = records.lookup(repacked(problem, copied), device, reduction=reduction)
+        if record is None:
+            return None
+        return record.config.beside_copies() if copied else record.config
 
     return lookup
 

@@ -38,7 +38,7 @@ from typing import Literal
 
 from tilewright import settings
 from tilewright.ampere_config import AmpereConfig
-from tilewright.config import Config
+from tilewright.config import SWIZZLE_BYTES, Config
 from tilewright.device import Device
 from tilewright.order import Reduction, order_for, order_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
@@ -147,12 +147,13 @@ def problem_text(problem: Problem) -> str:
 
     The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and between
     its matrices and, for out, its address and the bytes of a row: what decides how memory is reached, and not how long
-    a pitch is. A column-major out is the kernel's row-major product.
+    a pitch is. Of a and b it is 128 where that divides them: no piece of a row lies across two lines then, and where
+    one does other configs win (work.py). A column-major out is the kernel's row-major product.
     """
     size, out_size = problem.dtype.size, problem.out_dtype.size
     problem = problem.row_major
-    a = min(_alignment(stride * size) for stride in (problem.a_pitch, *problem.a_batch))
-    b = min(_alignment(stride * size) for stride in (problem.b_pitch, *problem.b_batch))
+    a = min(_line_alignment(stride * size) for stride in (problem.a_pitch, *problem.a_batch))
+    b = min(_line_alignment(stride * size) for stride in (problem.b_pitch, *problem.b_batch))
     out_steps = (problem.out_pitch, problem.n, *problem.out_batch)
     out = min(problem.out_align_bytes, *(_alignment(step * out_size) for step in out_steps))
     dims = zip(problem.batch, problem.a_batch, problem.b_batch, strict=True)
@@ -172,6 +173,10 @@ def key_of(problem: Problem, device: Device, num_sms: int | None = None, reducti
 
 def _alignment(num_bytes: int) -> int:
     return min(num_bytes & -num_bytes, TMA_ALIGNMENT_BYTES) or TMA_ALIGNMENT_BYTES
+
+
+def _line_alignment(num_bytes: int) -> int:
+    return _alignment(num_bytes) if num_bytes % SWIZZLE_BYTES else SWIZZLE_BYTES
 
 
 def _without_rows(key: bytes, rows: re.Match[bytes]) -> bytes:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tilewright import device, records
+from tilewright.bench.suite import problem_of
 from tilewright.bench.suite_run import RECORDED, UNTUNED
-from tilewright.problem import packed
+from tilewright.kernels.repack import repacked
 from tilewright.records import Record, Store
 
 LEAST_GAIN = 1.01  # of a record over the model's choice: what an interleaved run tells apart, and worth a line
@@ -36,20 +37,26 @@ def merged(shipped: Path, new: Path) -> list[Record]:
 def refuted(rows: Iterable[dict[str, Any]], shipped: Sequence[Record]) -> set[str]:
     """Keys of records that these rows of a bench have beside an untuned choice that is as good.
 
-    Rows are of products of packed arrays, as `tilewright bench` has them; a record that is another config by now is not
-    what they measured.
+    Rows are of products of contiguous arrays, as `tilewright bench` has them, each mode by itself; where operands are
+    copied first, the record is that of the copies. A record that is another config by now is not what they measured.
     """
-    configs = {each.key: str(each.config) for each in shipped}
-    found: dict[tuple[int, int, int], dict[str, dict[str, Any]]] = {}
+    configs = {each.key: each.config for each in shipped}
+    found: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
         if row.get("median_us") and row.get("candidate") in (UNTUNED, RECORDED):
-            found.setdefault((row["m"], row["n"], row["k"]), {})[row["candidate"]] = row
+            product = tuple(row[name] for name in ("m", "n", "k", "dtype", "b_major", "mode"))
+            found.setdefault(product, {})[row["candidate"]] = row
     keys = set()
-    for shape, columns in found.items():
+    for (m, n, k, dtype, b_major, _), columns in found.items():
         if len(columns) < 2 or columns[UNTUNED]["config"] == columns[RECORDED]["config"]:
             continue
-        key = records.key_of(packed(*shape), device.preset("h200"))
-        measured = columns[RECORDED]["config"] == configs.get(key)
+        problem = problem_of((m, n, k), dtype=dtype, b_major=b_major)
+        copied = problem.repacked
+        key = records.key_of(repacked(problem, copied), device.preset("h200"))
+        if key not in configs:
+            continue
+        config = configs[key].beside_copies() if copied else configs[key]
+        measured = columns[RECORDED]["config"] == str(config)
         if measured and columns[UNTUNED]["median_us"] < LEAST_GAIN * columns[RECORDED]["median_us"]:
             keys.add(key)
     return keys
@@ -68,7 +75,9 @@ def main(words: Sequence[str] | None = None) -> int:
         mine = [each for each in merged(target, file) if each.device == name]
         for bench in options.confirmed_by:
             dropped = refuted(json.loads(bench.read_text())["rows"], mine)
-            print(*(f"not confirmed: {each.problem}: {each.config}" for each in mine if each.key in dropped), sep="\n")
+            for each in mine:
+                if each.key in dropped:
+                    print(f"not confirmed: {each.problem}: {each.config}")
             mine = [each for each in mine if each.key not in dropped]
         target.write_text("".join(each.line() + "\n" for each in mine), encoding="utf-8")
         print(f"{target.name}: {len(mine)} records")

@@ -134,6 +134,13 @@ def test_records_of_named_products_are_forgotten() -> None:
     assert records.lookup(packed(128, 64, 64), H200) is not None
 
 
+def test_forgetting_a_product_says_that_its_shipped_record_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = record(packed(64, 64, 64), us=5.0).line().encode()
+    monkeypatch.setattr(records, "shipped", lambda: records.Store(None, (("h200.jsonl", text),)))
+    shown = printed("tune", "64", "64", "64", "--forget")
+    assert shown == "forgot 0 records\n1 shipped record counts as before; TILEWRIGHT_USE_RECORDS=0 leaves it out\n"
+
+
 def test_forgetting_all_asks_first() -> None:
     records.append(record(packed(64, 64, 64)))
     assert call("tune", "--forget", keys="n\n").exit_code == 1

@@ -250,16 +250,20 @@ def _forget(problems: list[Problem], device: str | None, num_sms: int | None, re
     from tilewright import records  # see _tuned()
 
     own = {each.key: each for each in records.user().records()}
-    keys = list(own)
+    keys, named = list(own), []
     if problems:
         target = request.preset(device) if device is not None else _present()
-        named = (records.key_of(each, target, num_sms, reduction.value) for each in problems)
+        named = [records.key_of(each, target, num_sms, reduction.value) for each in problems]
         keys = [key for key in named if key in own]
     elif own and not yes:
         count = terminal.count_text(len(own), "record", "records")
         typer.confirm(f"Forget {count} in {records.user().path}?", abort=True)
     forgotten = [records.forget(key) for key in keys]
     typer.echo(f"forgot {terminal.count_text(sum(forgotten), 'record', 'records')}")
+    if shipped := sum(records.shipped().lookup(key) is not None for key in named):
+        count = terminal.count_text(shipped, "shipped record counts", "shipped records count")
+        leaves = f"leaves {'it' if shipped == 1 else 'them'} out"
+        typer.echo(f"{count} as before; TILEWRIGHT_USE_RECORDS=0 {leaves}")
     if not all(forgotten):
         raise typer.Exit(terminal.EXIT_FAILED)
 

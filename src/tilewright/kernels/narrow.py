@@ -75,7 +75,7 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
 
 
 def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """Pairs of CTAs along the wide side that read the narrow one once for both, where there are pairs for every SM."""
+    """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile."""
     config = deep(base.replace(cluster_m=2), problem, device)
     if config.num_tiles(problem) >= device.num_sms and not config.violations(problem, device):
         yield config

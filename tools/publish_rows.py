@@ -5,7 +5,8 @@
 OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
 rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
-`benchmarks/lines.py --into OUT/lines.json` what table and picture need; all others stay as they were measured. A file
+`benchmarks/lines.py --into OUT/lines.json` what table and picture need; those of `benchmarks/ampere.py --into
+OUT/ampere.json` what their table needs, their checks as one; all others stay as they were measured. A file
 is named <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too.
 """
 
@@ -18,14 +19,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.bench import lines_report, report, unaligned_report
+from tilewright.bench import ampere_report, lines_report, report, unaligned_report
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PLOTS = ROOT / "docs" / "plots"
-DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "a-call.md", ROOT / "docs" / "measuring.md")
-PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "host", "sanitize", "ceilings")
+DOCUMENTS = tuple(ROOT / name for name in ("README.md", "docs/a-call.md", "docs/measuring.md", "docs/ampere.md"))
+PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "host", "sanitize", "ceilings", "ampere")
 
 NARROW = (
     "kind", "status", "why", "candidate", "clusters", "m", "n", "k", "dtype", "out_dtype", "b_major", "num_sets",
@@ -46,6 +47,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
     if file.stem == "unaligned":
         rows = unaligned_report.published(rows)
+    if file.stem == "ampere":
+        rows = ampere_report.published(rows)
     if file.stem == "lines":
         rows = lines_report.published(rows)
     device = facts["device"].removeprefix("NVIDIA ").split()[0].lower()

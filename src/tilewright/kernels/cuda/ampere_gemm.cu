@@ -125,15 +125,17 @@ private:
     int32_t k_left;      // k values from this k tile on; 0 past the last tile
 };
 
-// Units UNIT .. UNITS - 1 of a k tile: multiplications, and beside the first unit of each step its share of the copies.
-// In groups, and not one beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind
-// an ldmatrix, 12 and not 36 of 253 in 128x256x64 (NVRTC 13.5).
+// Units UNIT .. UNITS - 1 of a k tile: multiplications, and a share of the copies beside the first unit of each step of
+// k. Not beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind an ldmatrix, 12
+// and not 36 of the 253 of 128x256x64 (NVRTC 13.5). Narrow copies are too many for that: their addresses would spill.
+constexpr bool IS_NARROW = Config::A_COPY_BYTES < 16 || Config::B_COPY_BYTES < 16;
+constexpr int SHARES = IS_NARROW ? UNITS : K_STEPS;
 template <int UNIT>
 DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t slot, uint32_t next) {
     if constexpr (UNIT < UNITS) {
-        if constexpr (UNIT % B_BLOCKS == 0) {
-            constexpr int STEP = UNIT / B_BLOCKS;
-            copies.copy<Copies::COUNT * STEP / K_STEPS, Copies::COUNT*(STEP + 1) / K_STEPS>();
+        if constexpr (UNIT % (UNITS / SHARES) == 0) {
+            constexpr int SHARE = UNIT / (UNITS / SHARES);
+            copies.copy<Copies::COUNT * SHARE / SHARES, Copies::COUNT*(SHARE + 1) / SHARES>();
         }
         warp_tile.multiply<UNIT>(slot, next);
         multiply_units<UNIT + 1>(warp_tile, copies, slot, next);

@@ -69,7 +69,7 @@ public:
 #pragma unroll
         for (int i = FIRST; i < END; ++i) {
             const char* from;
-            int32_t lines, along;  // that are there from this thread's line of pass i on; elements of it from its piece on
+            int32_t lines, along;  // that are there: lines from that of pass i on, its elements from the piece on
             if constexpr (Layout::K_MAJOR) {
                 from = source + i * (PASS_ROWS * pitch_bytes);
                 lines = left - i * PASS_ROWS, along = k_left - piece() * PIECE;

@@ -57,8 +57,8 @@ public:
         asm volatile("" : "+r"(own));
     }
 
-    // Of block i of 16 rows of m or n, at k 16 x step: the address in a tile at `tile`, a multiple of 128. The XOR of step
-    // or block is below 128, so it may come after the sum: one addition a tile, whatever the steps.
+    // Of block i of 16 rows of m or n, at k 16 x step: the address in a tile at `tile`, a multiple of 128. The XOR of
+    // step or block is below 128, so it may come after the sum: one addition a tile, whatever the steps.
     DEVICE uint32_t at(uint32_t tile, int i, int step) const {
         if constexpr (K_MAJOR) {  // 16 rows below each other are swizzled alike; a step is two chunks, an even number
             return ((tile + own) ^ (step * 2 * CHUNK_BYTES)) + i * 16 * ROW_BYTES;

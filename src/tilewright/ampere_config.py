@@ -26,10 +26,12 @@ MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
 # Source: with these no config of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
-# keeps addresses of copies where a thread has many: of 4 bytes, 13 kernels of 32 to 64 a thread spilled 4 to 168
-# bytes, none of 24, and none of up to 16 copies of 16 bytes.
+# keeps addresses of copies where a thread has many: none of 24 copies of 4 bytes spilled, nor of up to 16 of 16 bytes;
+# 13 kernels of 32 to 64 spilled 4 to 168, one of 48, with 31 registers to spare by 2 a copy, 8 to 20.
 _STATE_REGISTERS = 24
 _NARROW_COPY_REGISTERS = 2
+_MANY_NARROW_COPIES = 24
+_MANY_NARROW_COPY_REGISTERS = 3  # of each, where there are more
 # One fewer does for k-contiguous operands in whole pieces of 16 bytes and rows of 128, at most 14 a thread: 256x192x64
 # of 64x96 a warp has 254 and 255 registers and no spill, batched or not, with any out (NVRTC 13.5, sm_90a); m- or
 # n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
@@ -274,7 +276,8 @@ class AmpereConfig(Config):
         is_lean = problem.a_major == problem.b_major == "k" and in_pieces and not narrow and copies <= _LEAN_COPIES
         if is_lean and self.tile_k == TILE_KS[-1]:
             return _LEAN_STATE_REGISTERS
-        return _STATE_REGISTERS + _NARROW_COPY_REGISTERS * narrow
+        is_many = narrow > _MANY_NARROW_COPIES
+        return _STATE_REGISTERS + narrow * (_MANY_NARROW_COPY_REGISTERS if is_many else _NARROW_COPY_REGISTERS)
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule

@@ -312,7 +312,7 @@ def test_many_narrow_copies_a_thread_take_registers_too() -> None:
     narrow = pitched(LARGE, 2, 2)
     assert AmpereConfig(tile_n=256, warps_n=4, stages=3).violations(narrow, A100) == ()  # 24 copies of 4 bytes
     (reason,) = AmpereConfig().violations(narrow, A100)  # 32
-    assert "88 of state are 256; 1 x 128 threads on an SM have 255 each" in reason
+    assert "120 of state are 288; 1 x 128 threads on an SM have 255 each" in reason
 
 
 def test_a_warp_may_have_64x96_where_rows_lie_along_k_in_whole_pieces_and_nowhere_else() -> None:

@@ -126,8 +126,8 @@ private:
 };
 
 // Units UNIT .. UNITS - 1 of a k tile: multiplications, and a share of the copies beside the first unit of each step of
-// k. Not beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind an ldmatrix, 12
-// and not 36 of the 253 of 128x256x64 (NVRTC 13.5). Narrow copies are too many for that: their addresses would spill.
+// k. Not beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind an ldmatrix,
+// 12 and not 36 of the 253 of 128x256x64 (NVRTC 13.5). Of narrow copies there are too many: addresses would spill.
 constexpr bool IS_NARROW = Config::A_COPY_BYTES < 16 || Config::B_COPY_BYTES < 16;
 constexpr int SHARES = IS_NARROW ? UNITS : K_STEPS;
 template <int UNIT>

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python benchmarks/ampere.py --build DIR            on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
-    python benchmarks/ampere.py --check --time --into OUT/ampere.json
+    python benchmarks/ampere.py --check --time --count --into OUT/ampere.json
 
 Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own, 606 to 624
 TFLOPS with 16-bit inputs and fp32 sums (measured, H200, a loop on registers): the share of its middle is printed.
@@ -16,43 +16,82 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tilewright
 from tilewright.ampere_config import AmpereConfig
+from tilewright.bench.ampere_report import CEILING_TFLOPS, OWN
 from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
+from tilewright.bench.counters import METRICS
 from tilewright.device import preset
 from tilewright.jit.source import Source
+from tilewright.kernels.ampere import AMPERE
 from tilewright.problem import Problem, packed
 
-CEILING_TFLOPS = 615.0  # of mma.sync on an H200: 606 to 624, register-only loops
-CONFIGS: tuple[AmpereConfig, ...] = (
-    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=6),
-    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=4),
-    AmpereConfig(tile_m=128, tile_n=256, warps_n=4, stages=6, ahead=3),
-    AmpereConfig(tile_m=128, tile_n=256, tile_k=64, warps_n=4, stages=4),
-    AmpereConfig(tile_m=256, tile_n=128, warps_m=4, stages=6),
-    AmpereConfig(tile_m=256, tile_n=128, tile_k=64, warps_m=4, stages=4),
-    AmpereConfig(tile_m=128, tile_n=128, stages=5, ctas=2),
-    AmpereConfig(tile_m=128, tile_n=128, tile_k=64, stages=3, ctas=2),
-    AmpereConfig(tile_m=128, tile_n=128, warps_n=4, stages=5, ctas=2),
-    AmpereConfig(tile_m=64, tile_n=64, stages=5, ctas=4),
+SQUARE, LARGE, ODD = packed(4096, 4096, 4096), packed(8192, 8192, 8192), packed(4095, 4095, 4095, padded=False)
+BATCH = packed(384, 128, 256, dtype="fp16", batch=(1024,))
+TIMED: tuple[Problem, ...] = (SQUARE, LARGE, ODD, BATCH)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A config and what was expected of it before it was measured. Units: TFLOPS at 4096^3 and 8192^3 and, of 4095^3,
+    with the copies in narrower pieces or first; microseconds of the batch. None: not timed there."""
+
+    config: AmpereConfig
+    square: float | None = None
+    large: float | None = None
+    odd: float | None = None
+    batch_us: float | None = None
+
+    def expected(self, problem: Problem) -> float | None:
+        """Of a problem of TIMED, in its unit."""
+        return (self.square, self.large, self.odd, self.batch_us)[TIMED.index(problem)]
+
+
+def _variant(
+    tile: tuple[int, int, int], warps: tuple[int, int], stages: int, *expected: float | None, **fields: int
+) -> Variant:
+    (tile_m, tile_n, tile_k), (warps_m, warps_n) = tile, warps
+    own = AmpereConfig(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, stages=stages)
+    config = own.replace(**fields)
+    assert isinstance(config, AmpereConfig)
+    return Variant(config, *expected)
+
+
+# Where the expectations come from: docs/ampere.md, "Where the cycles go".
+VARIANTS: tuple[Variant, ...] = (
+    _variant((128, 256, 64), (2, 4), 4, 415, 410, 355, 175),
+    _variant((128, 256, 64), (2, 4), 4, 415, 410, 360, ahead=3),
+    _variant((128, 256, 64), (2, 4), 4, 415, 415, None, prefetch=128),
+    _variant((256, 128, 64), (4, 2), 4, 410, 405, 355),
+    _variant((256, 192, 64), (4, 2), 3, 375, 425, None),
+    _variant((128, 256, 32), (2, 4), 6, 357, 352, 332),
+    _variant((128, 256, 32), (2, 4), 6, 380, 378, 345, ahead=3),
+    _variant((128, 256, 32), (2, 4), 4, 380, 378, None, ahead=3),
+    _variant((128, 128, 32), (2, 2), 5, 400, 395, 345, 116, ctas=2),
+    _variant((128, 128, 64), (2, 2), 3, 370, 360, 330, 109, ctas=2),
+    _variant((128, 128, 64), (2, 2), 3, 370, 360, None, 109, ctas=2, ahead=3),
+    _variant((128, 128, 64), (2, 2), 3, None, None, None, 105, ctas=2, prefetch=256),
+    _variant((128, 128, 64), (2, 4), 6, None, None, None, 105),
+    _variant((192, 128, 64), (4, 2), 5, 360, 355, None, 102),
+    _variant((96, 128, 64), (2, 2), 3, None, None, None, 108, ctas=2),
+    _variant((64, 128, 32), (1, 2), 4, 290, None, None, 110, ctas=4),
 )
-TIMED: tuple[Problem, ...] = (
-    packed(4096, 4096, 4096),
-    packed(8192, 8192, 8192),
-    packed(4095, 4095, 4095, padded=False),
-    packed(384, 128, 256, dtype="fp16", batch=(1024,)),
-)
+CONFIGS: tuple[AmpereConfig, ...] = tuple(variant.config for variant in VARIANTS)
+COUNTED: tuple[AmpereConfig, ...] = (CONFIGS[0], CONFIGS[4])  # by ncu, at 4096^3
 _MAJORS: tuple[dict[str, Any], ...] = (
     {},
     {"a_major": "m"},
     {"b_major": "n"},
     {"a_major": "m", "b_major": "n", "out_major": "m"},
 )
-LIMITS_S = {"check": 240.0, "time": 180.0}
+LIMITS_S = {"check": 240.0, "time": 110.0, "count": 40.0}
 FACTS_LIMIT_S = 60.0
+COUNT_LIMIT_S = 18.0  # of one launch under ncu, which starts in about 5 s and repeats it a dozen times
 
 
 def checked_problems() -> list[Problem]:
@@ -74,6 +113,11 @@ def plans(problem: Problem) -> Iterator[tilewright.Plan]:
             yield tilewright.plan(problem, device=device, config=config)
         except tilewright.errors.ConfigError:
             continue  # a tile with fewer pieces than threads; the check says so
+
+
+def timed_configs(problem: Problem) -> list[AmpereConfig]:
+    """The configs of which something is expected on a problem of TIMED."""
+    return [variant.config for variant in VARIANTS if variant.expected(problem) is not None]
 
 
 def sources() -> list[Source]:
@@ -106,8 +150,54 @@ def time_rows() -> Iterator[Row]:
     from tilewright.bench.compare import compare  # torch
 
     for problem in TIMED:
-        for row in compare(problem, modes=("interleaved",), configs=(None, *CONFIGS), checked=True):
-            yield {"kind": "time", "problem": str(problem)} | row
+        for row in compare(problem, modes=("interleaved",), configs=(None, *timed_configs(problem)), checked=True):
+            yield {"kind": "time", "problem": str(problem)} | expectation(problem, row) | row
+
+
+def expectation(problem: Problem, row: Row) -> Row:
+    """What was expected of a row's column, in TFLOPS; nothing of cuBLAS and of matmul's own choice."""
+    for variant in VARIANTS:
+        value = variant.expected(problem)
+        if value is not None and row["candidate"] == f"{OWN}{variant.config}":
+            return {"expected_tflops": value if problem is not BATCH else problem.flops / value / 1e6}
+    return {}
+
+
+def count_rows() -> Iterator[Row]:
+    """What ncu counts of one launch of each of COUNTED at 4096^3, and where its warps wait."""
+    from tilewright.bench import counters
+
+    for config in COUNTED:
+        about: Row = {"kind": "count", "problem": str(SQUARE), "config": str(config)}
+        with tempfile.TemporaryDirectory() as folder:
+            log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
+            program = [sys.executable, __file__, "--child", f"launch{CONFIGS.index(config)}", "--log", str(log)]
+
+            def read(answer: Path = answer) -> str:
+                return answer.read_text(errors="replace") if answer.exists() else ""
+
+            try:
+                launches, status = counters.profile(
+                    counters.metrics_of("issue"), program, str(answer), read, run_limited, COUNT_LIMIT_S, set()
+                )
+            except OSError as missing:
+                yield about | {"status": "not counted", "why": str(missing)}
+                continue
+        own = [launch for launch in launches if launch.kernel == AMPERE.entry]
+        if own:
+            yield about | {"status": "ok"} | counters.columns("issue", own[-1].values)
+        else:
+            yield about | {"status": "not counted", "why": status}
+
+
+def launch_rows(index: int) -> Iterator[Row]:
+    """In a child under ncu, which would wait for torch: one launch on constant operands."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench.launched import launched
+
+    plan = tilewright.plan(SQUARE, device=backend().device(0), config=CONFIGS[index])
+    launched(plan)
+    yield {"status": "launched", "entry": plan.binary.entry}
 
 
 def facts_rows() -> Iterator[Row]:
@@ -119,7 +209,9 @@ def facts_rows() -> Iterator[Row]:
     yield facts(backend()) | {"compiler": compiler}
 
 
-ROWS = {"check": check_rows, "time": time_rows, "facts": facts_rows}
+ROWS = {"check": check_rows, "time": time_rows, "count": count_rows, "facts": facts_rows} | {
+    f"launch{index}": partial(launch_rows, index) for index in range(len(CONFIGS))
+}
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -137,11 +229,15 @@ def table(rows: list[Row]) -> list[str]:
         for row in sorted((row for row in own if "median_us" in row), key=lambda row: row["median_us"]):
             rate, ratio = row["rate_tflops"], row.get("ratio")
             share = f"{rate / CEILING_TFLOPS:6.3f} of mma.sync"
+            hoped = f" (expected {row['expected_tflops']:.0f})" if "expected_tflops" in row else ""
             beside = "" if ratio is None else f" {ratio:6.3f}x cuBLAS"
             lines.append(
                 f"  {row['candidate']:64s} {row['median_us']:9.1f} us {rate:7.1f} TFLOPS {share}{beside} "
-                f"{row['status']}"
+                f"{row['status']}{hoped}"
             )
+    for row in (row for row in rows if row["kind"] == "count"):
+        lines.append(f"\n{row['problem']} {row['config']} by ncu: {row['status']} {row.get('why', '')}")
+        lines += [f"  {name:28s} {row[name]:16.4g}" for name in METRICS["issue"] if row.get(name) is not None]
     return lines
 
 
@@ -191,7 +287,7 @@ def main(words: list[str] | None = None) -> int:
     if options.into:
         options.into.parent.mkdir(parents=True, exist_ok=True)
         options.into.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.get("status", "ok") in ("ok", "refused") for row in found["rows"]) else 1
+    return 0 if all(row.get("status", "ok") in ("ok", "refused", "not counted") for row in found["rows"]) else 1
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; an index holds `table`.
 What lies between is never written by hand. Rows come from benchmarks/results/*ladder*.json unless files are named;
 those of files called *ampere_ladder.json are the Ampere ladder's, and each ladder is compared with its own cuBLAS.
+Where a ladder was measured at another size than the pages' or in fewer ways, its pages say at which and in which not.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.bench.ladder import MODES
 from tilewright.bench.ladder_report import COLUMNS, cells, markdown, shown
 from tilewright.bench.report import read_rows
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
@@ -29,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "ladder"
 ROWS = ROOT / "benchmarks" / "results"
 PROBLEM = packed(8192, 8192, 8192)  # whose constants the pages show
+PROBLEM_SIZE = (PROBLEM.m, PROBLEM.n, PROBLEM.k)
 
 # Rungs that share no line with the one before: their code is shown in place of a diff.
 NEW = frozenset({"v01", "v02", "a0"})
@@ -83,8 +86,36 @@ def measured(rung: Rung, rows: Sequence[dict[str, Any]]) -> str:
     for line in cells(rows):
         if line[0] == rung.name:
             pairs = [(name, value) for name, value in zip(COLUMNS, line, strict=True) if value != "-"]
-            return "| | |\n| --- | --- |\n" + "".join(f"| {name} | {value} |\n" for name, value in pairs)
+            note = told(rows)
+            lines = "".join(f"| {name} | {value} |\n" for name, value in pairs)
+            return f"{note}\n\n" * bool(note) + "| | |\n| --- | --- |\n" + lines
     return "_Not measured yet._\n"
+
+
+def told(rows: Sequence[dict[str, Any]]) -> str:
+    """What a reader has to know of rows that are not all that the pages are for: their size, and what is missing."""
+    timed = [row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"]
+    modes = {row["mode"] for row in timed}
+    missing = [mode for mode in MODES if mode not in modes]
+    missing += [] if any(row["kind"] == "rung_counters" for row in rows) else ["what ncu counts"]
+    words = []
+    if timed and size_of(timed[0]) != PROBLEM_SIZE:
+        words.append(f"At {' x '.join(map(str, size_of(timed[0])))}.")
+    if timed and missing:
+        words.append(f"Not measured yet: {', '.join(missing)}.")
+    return " ".join(words)
+
+
+def size_of(row: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """The product that a row is about; nothing known where it says none."""
+    return row.get("m"), row.get("n"), row.get("k")
+
+
+def of_one_size(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of PROBLEM; of a ladder that was not timed at it, those of the first size that it was timed at."""
+    timed = [size_of(row) for row in rows if row["kind"] == "rung_time"]
+    size = PROBLEM_SIZE if PROBLEM_SIZE in timed or not timed else timed[0]
+    return [row for row in rows if size_of(row) == size]
 
 
 def _one_a_line(parameters: str) -> str:
@@ -104,8 +135,7 @@ def pages(rows: Sequence[dict[str, Any]], ampere_rows: Sequence[dict[str, Any]] 
         ("ampere.md", AMPERE_RUNGS, ampere_rows),
     )
     for name, rungs, found in tracks:
-        size = (PROBLEM.m, PROBLEM.n, PROBLEM.k)
-        own = [row for row in found if (row.get("m"), row.get("n"), row.get("k")) == size]
+        own = of_one_size(found)
         for rung in rungs:
             path = PAGES / f"{rung.number}.md"
             blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, own)}
@@ -118,7 +148,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """A ladder's table."""
     if not any(row["kind"] == "rung_time" for row in rows):
         return "_Not measured yet._\n"
-    return markdown(*shown(rows))
+    note = told(rows)
+    return f"{note}\n\n" * bool(note) + markdown(*shown(rows))
 
 
 def main(words: Sequence[str] | None = None) -> int:

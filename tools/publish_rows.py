@@ -6,7 +6,8 @@ OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --i
 rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
 `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
-of a suite whether a record that was measured is shipped today; all others stay as they were measured. A file is named
+of a suite whether a record that was measured is shipped today; those of `benchmarks/ampere.py --into OUT/ampere.json`
+what their table needs, their checks as one; all others stay as they were measured. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
 docs/plots/suite_<device>.svg.
 """
@@ -21,14 +22,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import device, records
-from tilewright.bench import lines_report, report, suite, suite_page, unaligned_report
+from tilewright.bench import ampere_report, lines_report, report, suite, suite_page, unaligned_report
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PLOTS = ROOT / "docs" / "plots"
-DOCUMENTS = tuple(ROOT / name for name in ("README.md", "docs/a-call.md", "docs/measuring.md", "docs/suite.md"))
-PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "bench", "host", "sanitize", "ceilings")
+DOCUMENTS = tuple(
+    ROOT / name for name in ("README.md", "docs/a-call.md", "docs/measuring.md", "docs/suite.md", "docs/ampere.md")
+)
+PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "bench", "host", "sanitize", "ceilings", "ampere")
 PICTURES = {"lines": lines_report.digest, "bench": suite_page.digest}  # of parts that have one: the name of its numbers
 
 NARROW = (
@@ -50,6 +53,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
     if file.stem == "unaligned":
         rows = unaligned_report.published(rows)
+    if file.stem == "ampere":
+        rows = ampere_report.published(rows)
     if file.stem == "lines":
         rows = lines_report.published(rows)
     name = facts["device"].removeprefix("NVIDIA ").split()[0].lower()

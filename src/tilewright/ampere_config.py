@@ -20,15 +20,23 @@ MMA_M, MMA_K = 16, 16  # rows, and values of k, of one mma.sync m16n8k16 (PTX IS
 WARP_N_STEP = 32  # columns of a warp: fp32 leaves in blocks of 32, and ldmatrix reads 16
 PANEL = 64  # elements of a row of an operand whose m or n is contiguous: 128 bytes
 TILE_KS: tuple[int, ...] = (32, 64)  # rows of 64 and 128 bytes, the widths of the swizzle
+PREFETCHES: tuple[int, ...] = (0, 64, 128, 256)  # bytes (PTX ISA, cp.async's prefetch size); 0: none is named
 COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
 # Source: with these no config of tests/kernels/test_ampere.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
-# keeps addresses of copies where a thread has many: of 4 bytes, 13 kernels of 32 to 64 a thread spilled 4 to 168
-# bytes, none of 24, and none of up to 16 copies of 16 bytes.
+# keeps addresses of copies where a thread has many: none of 24 copies of 4 bytes spilled, nor of up to 16 of 16 bytes;
+# 13 kernels of 32 to 64 spilled 4 to 168, one of 48, with 31 registers to spare by 2 a copy, 8 to 20.
 _STATE_REGISTERS = 24
 _NARROW_COPY_REGISTERS = 2
+_MANY_NARROW_COPIES = 24
+_MANY_NARROW_COPY_REGISTERS = 3  # of each, where there are more
+# One fewer does for k-contiguous operands in whole pieces of 16 bytes and rows of 128, at most 14 a thread: 256x192x64
+# of 64x96 a warp has 254 and 255 registers and no spill, batched or not, with any out (NVRTC 13.5, sm_90a); m- or
+# n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
+_LEAN_STATE_REGISTERS = 23
+_LEAN_COPIES = 14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,8 @@ class AmpereConfig(Config):
 
     Units: tiles in elements; `stages` slots of the ring of cp.async, of which stages - 2 are on their way while one is
     multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and tile_n / warps_n columns;
-    `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied; `ctas` CTAs of the kernel fit an
+    `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied; `prefetch`: so many bytes
+    around each copy of 16 the L2 may fetch from memory, 0 for what it does by itself; `ctas` CTAs of the kernel fit an
     SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and `slices` are those of Config;
     its other fields belong to the Hopper family and keep their defaults.
     """
@@ -52,6 +61,7 @@ class AmpereConfig(Config):
     warps_m: int = 2
     warps_n: int = 2
     ahead: int = 1
+    prefetch: int = 0
     ctas: int = 1
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
@@ -74,6 +84,12 @@ class AmpereConfig(Config):
         strides = (*pitches, *getattr(problem, f"{operand}_batch"))
         common = math.gcd(getattr(problem, f"{operand}_align_bytes"), *(step * problem.dtype.size for step in strides))
         return next((size for size in COPY_BYTES if common % size == 0), 0)
+
+    def is_in_pieces(self, problem: Problem, operand: str) -> bool:
+        """Whether the rows of an operand end where a piece of copy_bytes() does: each piece is there whole or not at
+        all."""
+        _, row = problem.rows_of(operand)
+        return row * problem.dtype.size % max(self.copy_bytes(problem, operand), 1) == 0
 
     def beside_copies(self) -> Config:
         """Itself: launches that wait for one another inside the kernel are compute capability 9.0's."""
@@ -172,6 +188,8 @@ class AmpereConfig(Config):
             found.append(f"tile_k = {self.tile_k} is not {' or '.join(map(str, TILE_KS))}")
         if not 3 <= self.stages <= MAX_STAGES:
             found.append(f"stages = {self.stages} is outside 3 .. {MAX_STAGES}")
+        if self.prefetch not in PREFETCHES:
+            found.append(f"prefetch = {self.prefetch} is not 0, 64, 128 or 256")
         if not 1 <= self.ctas <= 8:
             found.append(f"ctas = {self.ctas} is outside 1 .. 8")
         if self.schedule not in SCHEDULES:
@@ -248,17 +266,25 @@ class AmpereConfig(Config):
 
     def _registers_of_state(self, problem: Problem) -> int:
         """Registers a thread beside accumulators and fragments."""
-        narrow = 0  # copies a thread for a k tile, of fewer than 16 bytes
+        copies = narrow = 0  # a thread for a k tile; those of fewer than 16 bytes
         for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
-            if (copy_bytes := self.copy_bytes(problem, operand)) < COPY_BYTES[0]:
-                narrow += extent * self.tile_k * problem.dtype.size // (self.threads * max(copy_bytes, 1))
-        return _STATE_REGISTERS + _NARROW_COPY_REGISTERS * narrow
+            copy_bytes = self.copy_bytes(problem, operand)
+            own = extent * self.tile_k * problem.dtype.size // (self.threads * max(copy_bytes, 1))
+            copies += own
+            narrow += own if copy_bytes < COPY_BYTES[0] else 0
+        in_pieces = all(self.is_in_pieces(problem, operand) for operand in ("a", "b"))
+        is_lean = problem.a_major == problem.b_major == "k" and in_pieces and not narrow and copies <= _LEAN_COPIES
+        if is_lean and self.tile_k == TILE_KS[-1]:
+            return _LEAN_STATE_REGISTERS
+        is_many = narrow > _MANY_NARROW_COPIES
+        return _STATE_REGISTERS + narrow * (_MANY_NARROW_COPY_REGISTERS if is_many else _NARROW_COPY_REGISTERS)
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.warps_m}x{self.warps_n} {order} "
             f"ahead{self.ahead} x{self.ctas}"
+            + (f" prefetch{self.prefetch}" if self.prefetch else "")
             + (f" squares{self.square}" if self.square else "")
             + (f" slices{self.slices}" if self.slices != 1 else "")
         )

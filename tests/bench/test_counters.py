@@ -128,4 +128,4 @@ def test_every_metric_has_a_rollup_and_a_column_of_its_own() -> None:
         names = counters.metrics_of(kind)
         assert len(set(names)) == len(names)
         shares = (".avg.pct_of_peak_sustained_elapsed", ".avg.pct_of_peak_sustained_active")
-        assert all(name.endswith((".sum", ".max", *shares)) for name in names)
+        assert all(name.endswith((".sum", ".max", ".ratio", *shares)) for name in names)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+import tilewright
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ampere.py"
 
@@ -18,13 +21,40 @@ def script() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-def test_every_config_can_run_every_problem_that_is_timed(script: ModuleType) -> None:
-    assert [len(list(script.plans(problem))) for problem in script.TIMED] == [len(script.CONFIGS)] * len(script.TIMED)
+def test_every_config_can_run_every_problem_that_something_is_expected_of_it_on(script: ModuleType) -> None:
     assert len(set(script.CONFIGS)) == len(script.CONFIGS)
+    for problem in script.TIMED:
+        configs = script.timed_configs(problem)
+        assert len(configs) >= 6
+        for config in configs:
+            assert tilewright.plan(problem, device="h200", config=config).config == config
+    assert all(any(variant.expected(problem) for problem in script.TIMED) for variant in script.VARIANTS)
+    assert set(script.COUNTED) <= set(script.timed_configs(script.SQUARE))
+
+
+def test_what_was_expected_stands_beside_what_was_measured(script: ModuleType) -> None:
+    config = script.CONFIGS[0]
+    variant = script.VARIANTS[0]
+    row: dict[str, Any] = {"candidate": f"tilewright {config}"}
+    assert script.expectation(script.SQUARE, row) == {"expected_tflops": variant.square}
+    (rate,) = script.expectation(script.BATCH, row).values()
+    assert rate == pytest.approx(script.BATCH.flops / variant.batch_us / 1e6)
+    assert script.expectation(script.SQUARE, {"candidate": "cublas"}) == {}
+    timed = {"kind": "time", "problem": "p", "candidate": "x", "status": "ok", "rate_tflops": 1.0, "median_us": 1.0}
+    assert "(expected 420)" in "\n".join(script.table([timed | {"expected_tflops": 420.0}]))
+
+
+def test_what_ncu_counts_is_told_line_by_line(script: ModuleType) -> None:
+    row = {"kind": "count", "problem": "p", "config": "c", "status": "ok", "hmma_pct": 61.5, "cycles": None}
+    lines = script.table([row])
+    assert any(line.split() == ["hmma_pct", "61.5"] for line in lines)
+    assert not any("cycles" in line for line in lines)
+    assert "not counted no ncu" in "\n".join(script.table([row | {"status": "not counted", "why": "no ncu"}]))
 
 
 def test_what_is_checked_has_operands_of_every_width_of_copy_and_some_that_are_copied_first(script: ModuleType) -> None:

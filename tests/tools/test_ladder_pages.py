@@ -97,6 +97,22 @@ def test_each_ladder_is_filled_from_its_own_rows_with_the_columns_that_they_fill
     assert "public" not in head
 
 
+def test_a_ladder_measured_at_another_size_and_in_one_way_says_so_on_every_page(tool: ModuleType) -> None:
+    own = [row("a5_multistage", "burst", 335.0) | {"m": 4096, "n": 4096, "k": 4096}]
+    filled = {path.name: text for path, text in tool.pages([], own).items()}
+    said = "At 4096 x 4096 x 4096. Not measured yet: interleaved, steady, what ncu counts."
+    assert said in filled["a5.md"]
+    assert said in filled["ampere.md"]
+    assert said not in filled["a6.md"]
+    both = {path.name: text for path, text in tool.pages([], [*own, row("a6_double", "burst", 350.0)]).items()}
+    assert "4096 x 4096" not in both["ampere.md"].split("<!-- table -->")[1].split("<!-- end")[0]
+
+
+def test_what_was_measured_in_every_way_has_no_note(tool: ModuleType) -> None:
+    rows = [row("a5_multistage", mode, 335.0) for mode in tool.MODES]
+    assert tool.told([*rows, {"kind": "rung_counters", "status": "ok"}]) == ""
+
+
 def test_a_block_of_an_unknown_name_is_an_error(tool: ModuleType) -> None:
     with pytest.raises(KeyError):
         tool.filled("<!-- strange -->\n<!-- end: strange -->\n", {"diff": ""})

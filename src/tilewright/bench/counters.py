@@ -17,6 +17,12 @@ Run = Callable[[Sequence[str], float], tuple[int | None, str]]
 SECTOR_BYTES = 32  # of the L2: lts__t_sectors
 QUERY_LIMIT_S = 12.0
 
+# Why warps wait: of each, how many do so on average whenever a scheduler issues.
+STALLS = (
+    "math_pipe_throttle", "short_scoreboard", "long_scoreboard", "mio_throttle", "lg_throttle", "barrier", "wait",
+    "not_selected", "dispatch_stall", "no_instruction",
+)  # fmt: skip
+
 # Column -> (metric of ncu on compute capability 9.0, what one of it stands for). The first metric of a set is the one
 # that every ncu since 2020 has.
 METRICS: dict[str, dict[str, tuple[str, int]]] = {
@@ -59,6 +65,24 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
         "hmma_pct": ("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
         "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+    },
+    "issue": {
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
+        "cycles": ("sm__cycles_elapsed.max", 1),
+        "instructions": ("smsp__inst_executed.sum", 1),
+        "hmmas": ("sm__inst_executed_pipe_tensor_op_hmma.sum", 1),
+        "hmma_pct": ("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed", 1),
+        "issued_pct": ("smsp__issue_active.avg.pct_of_peak_sustained_active", 1),
+        "fill_bytes": ("l1tex__m_xbar2l1tex_read_bytes.sum", 1),
+        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+        "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "lsu_pct": ("l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed", 1),
+        "bank_reads": ("l1tex__data_bank_reads.sum", 1),
+        "bank_writes": ("l1tex__data_bank_writes.sum", 1),
+        **{
+            f"{reason}_stall": (f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio", 1)
+            for reason in STALLS
+        },
     },
 }
 

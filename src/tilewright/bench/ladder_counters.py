@@ -7,7 +7,6 @@ the child, which ncu would wait for.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import shutil
 import sys
 import tempfile
@@ -25,9 +24,6 @@ Progress = Callable[[str], None]  # told what begins
 
 LIMIT_S = 45.0  # ncu starts in about 5 s and repeats a launch of up to 30 ms some ten times
 KIND = "ladder"  # of counters.METRICS
-
-ONES = 0x3F803F80  # two bf16: traffic and bank conflicts do not depend on the values
-NAN_WORD = 0x7FC07FC0  # two bf16 NaNs
 
 
 def is_there() -> bool:
@@ -78,24 +74,11 @@ def launched_rows(name: str, problem: Problem) -> Iterator[Row]:
     Raises: DriverError, ConfigError, CompileError: it cannot be launched.
     """
     from tilewright.backends.cuda import backend  # the driver, which the parent never opens
-    from tilewright.backends.memory import Buffer
+    from tilewright.bench.launched import launched
 
-    cuda = backend()
-    plan = plans_of([name], problem, cuda.device(0), backend)[name]
-    kernel = cuda.load(plan.binary, 0, plan.launch)
-    sizes = {"a": problem.extent_bytes["a"], "b": problem.extent_bytes["b"]}
-    sizes["out"] = problem.m * problem.out_pitch * problem.out_dtype.size
-    sizes |= {scratch.name: scratch.num_bytes for scratch in plan.work.scratch}  # the sums of slices
-    with contextlib.ExitStack() as stack:
-        addresses = {}
-        for operand, num_bytes in sizes.items():
-            buffer = stack.enter_context(Buffer.allocate(cuda, num_bytes))
-            buffer.fill(ONES if operand in ("a", "b") else NAN_WORD)
-            addresses[operand] = buffer.address
-        cuda.launch(cuda.pack(kernel, plan.launch, plan.arguments, addresses), 0)
-        with cuda.on(0):
-            cuda.call("cuCtxSynchronize")
-        yield {"rung": name, "entry": plan.binary.entry, "status": "launched"}
+    plan = plans_of([name], problem, backend().device(0), backend)[name]
+    launched(plan)
+    yield {"rung": name, "entry": plan.binary.entry, "status": "launched"}
 
 
 def main(words: Sequence[str] | None = None) -> int:

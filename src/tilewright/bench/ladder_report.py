@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, PRODUCTION, TRACKS, TUNED
+from tilewright.bench.ladder import CUBLAS, MODES, PRODUCTION, TRACKS, TUNED
 from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
@@ -15,19 +15,19 @@ from tilewright.kernels.ladder import RUNGS
 Row = dict[str, Any]
 
 COLUMNS = (
-    "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "steady", "of wgmma, burst", "steady",
+    "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "of cuBLAS, steady",
+    "of wgmma, burst", "of wgmma, steady",
     "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "occupancy %", "achieved %", "tensor pipe %", "bank conflicts",
     "DRAM MB", "L2 MB",
 )  # fmt: skip
-OPTIONAL = frozenset({"public", "occupancy %", "achieved %", "tensor pipe %"})  # shown where a rung has them
 PUBLIC = {rung.name: rung.public_tflops for rung in RUNGS if rung.public_tflops is not None} | {PRODUCTION: 825.0}
 ORDER = tuple(name for track in TRACKS.values() for name in track)
 
 
 def shown(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and lines, without the optional columns that no line fills."""
+    """Columns and lines, without the columns that no line fills; a mode that was not measured is shown as such."""
     lines = cells(rows)
-    used = [i for i, name in enumerate(COLUMNS) if name not in OPTIONAL or any(line[i] != "-" for line in lines)]
+    used = [i for i, name in enumerate(COLUMNS) if name in MODES or any(line[i] != "-" for line in lines)]
     return tuple(COLUMNS[i] for i in used), [tuple(line[i] for i in used) for line in lines]
 
 

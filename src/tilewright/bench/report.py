@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench import ceiling_report, lines_report, narrow_report, suite_page, suite_report, unaligned_report
+from tilewright.bench import (
+    ampere_report,
+    ceiling_report,
+    lines_report,
+    narrow_report,
+    suite_page,
+    suite_report,
+    unaligned_report,
+)
 
 Row = dict[str, Any]
 
@@ -289,6 +297,17 @@ def unaligned_table(rows: Sequence[Row]) -> str:
     return _table(unaligned_report.COLUMNS, unaligned_report.cells(own)) + _caption(own, meaning)
 
 
+def ampere_table(rows: Sequence[Row]) -> str:
+    """One line a config of the Ampere family and product, and what was measured beside them."""
+    own = [row for row in rows if row.get("kind") == ampere_report.KIND]
+    meaning = (
+        f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: of "
+        f"{ampere_report.CEILING_TFLOPS:.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. The "
+        "Hopper kernel and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high."
+    )
+    return _table(ampere_report.COLUMNS, ampere_report.cells(own)) + _caption(own, meaning)
+
+
 def lines_table(rows: Sequence[Row]) -> str:
     """One line for each line of sizes that lie side by side: its times, and the worst of its cliffs."""
     own = [row for row in rows if row.get("kind") == lines_report.KIND and "median_us" in row]
@@ -370,6 +389,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "narrow-summary": narrow_summary_table,
     "unaligned": unaligned_table,
     "lines": lines_table,
+    "ampere": ampere_table,
     "repeats": repeats_table,
     "suite": suite_table,
     "suite-mean": suite_mean_table,

@@ -26,7 +26,7 @@
 // So STAGES - 2 k tiles are on their way at least while one is multiplied, and one barrier a k tile is all there is.
 //
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
-// through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: no base but for 16 bytes is asked.
+// through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: any base at a multiple of 128.
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
@@ -61,8 +61,8 @@ DEVICE uint32_t after(uint32_t slot) { return slot + STAGE_BYTES == RING_BYTES ?
 // The sequence of k tiles as it is copied: tile after tile, past the last one zeros.
 class Copies {
 public:
-    using CopyA = TileCopy<TileA, Config::A_COPY_BYTES>;
-    using CopyB = TileCopy<TileB, Config::B_COPY_BYTES>;
+    using CopyA = TileCopy<TileA, Config::A_COPY_BYTES, Config::A_IN_PIECES>;
+    using CopyB = TileCopy<TileB, Config::B_COPY_BYTES, Config::B_IN_PIECES>;
     static constexpr int COUNT = CopyA::COUNT + CopyB::COUNT;  // of a thread for one k tile
 
     DEVICE Copies(const Operands& the_operands, int64_t a_pitch, int64_t b_pitch, const Strides& the_strides,
@@ -125,11 +125,18 @@ private:
     int32_t k_left;      // k values from this k tile on; 0 past the last tile
 };
 
-// Units UNIT .. UNITS - 1 of a k tile: multiplications, and the share of the copies that goes beside each.
+// Units UNIT .. UNITS - 1 of a k tile: multiplications, and a share of the copies beside the first unit of each step of
+// k. Not beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind an ldmatrix,
+// 12 and not 36 of the 253 of 128x256x64 (NVRTC 13.5). Of narrow copies there are too many: addresses would spill.
+constexpr bool IS_NARROW = Config::A_COPY_BYTES < 16 || Config::B_COPY_BYTES < 16;
+constexpr int SHARES = IS_NARROW ? UNITS : K_STEPS;
 template <int UNIT>
 DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t slot, uint32_t next) {
     if constexpr (UNIT < UNITS) {
-        copies.copy<Copies::COUNT * UNIT / UNITS, Copies::COUNT*(UNIT + 1) / UNITS>();
+        if constexpr (UNIT % (UNITS / SHARES) == 0) {
+            constexpr int SHARE = UNIT / (UNITS / SHARES);
+            copies.copy<Copies::COUNT * SHARE / SHARES, Copies::COUNT*(SHARE + 1) / SHARES>();
+        }
         warp_tile.multiply<UNIT>(slot, next);
         multiply_units<UNIT + 1>(warp_tile, copies, slot, next);
     }

@@ -8,7 +8,8 @@
 // A thread copies pieces of COPY_BYTES, always the same piece of a row, of every PASS_ROWS-th row. COPY_BYTES is the
 // largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the
 // others through it (.ca). What the rows do not have is read as zeros: past the end of k, so that no product is added
-// that is not there; rows of m or n past the end, whose results nobody stores.
+// that is not there; rows of m or n past the end, whose results nobody stores. IN_PIECES: rows end where a piece does,
+// so that each is there whole or not at all. Else a piece may be cut, which costs about 5 instructions a copy.
 #pragma once
 
 #include "config.cuh"
@@ -34,7 +35,7 @@ using TileA = TileLayout<Config::A_K_MAJOR, Config::TILE_M>;
 using TileB = TileLayout<Config::B_K_MAJOR, Config::TILE_N>;
 
 // One thread's part in copying the tiles of one operand, k tile after k tile.
-template <class Layout, int COPY_BYTES>
+template <class Layout, int COPY_BYTES, bool IN_PIECES>
 class TileCopy {
     static constexpr int PIECES = Layout::ROW_BYTES / COPY_BYTES;       // of a row
     static constexpr int PASS_ROWS = Config::THREADS / PIECES;          // rows that all threads copy at once
@@ -68,20 +69,21 @@ public:
 #pragma unroll
         for (int i = FIRST; i < END; ++i) {
             const char* from;
-            int32_t present;  // elements
+            int32_t lines, along;  // that are there: lines from that of pass i on, its elements from the piece on
             if constexpr (Layout::K_MAJOR) {
                 from = source + i * (PASS_ROWS * pitch_bytes);
-                present = left > i * PASS_ROWS ? clamped(k_left - piece() * PIECE) : 0;
+                lines = left - i * PASS_ROWS, along = k_left - piece() * PIECE;
             } else {
                 const int panels = panel_of_pass(i);
                 from = source + row_of_pass(i) * pitch_bytes + panels * PANEL_ROW_BYTES;
-                present = k_left > k_row(i) ? clamped(left - panels * PANEL) : 0;
+                lines = k_left - k_row(i), along = left - panels * PANEL;
             }
             const uint32_t at = target + (IS_ALIKE ? place(0) + i * (PASS_ROWS * Layout::ROW_BYTES) : place(i));
+            const uint32_t present = present_bytes(lines, along);
             if constexpr (COPY_BYTES == 16) {
-                ptx::cp_async_cg_16(at, from, present * IN_SIZE);
+                ptx::cp_async_cg_16<Config::PREFETCH>(at, from, present);
             } else {
-                ptx::cp_async_ca<COPY_BYTES>(at, from, present * IN_SIZE);
+                ptx::cp_async_ca<COPY_BYTES>(at, from, present);
             }
         }
     }
@@ -94,7 +96,15 @@ public:
 private:
     DEVICE static int32_t row() { return static_cast<int32_t>(threadIdx.x) / PIECES; }   // of pass 0
     DEVICE static int32_t piece() { return static_cast<int32_t>(threadIdx.x) % PIECES; }
-    DEVICE static int32_t clamped(int32_t elements) { return max(0, min(elements, PIECE)); }
+
+    // Bytes of a piece that are there, where `lines` lines are and `along` elements of its own. Either may be negative.
+    DEVICE static uint32_t present_bytes(int32_t lines, int32_t along) {
+        if constexpr (IN_PIECES) {  // a choice between two constants: ptxas makes it a predicate of the copy
+            return lines > 0 && along > 0 ? COPY_BYTES : 0;
+        } else {
+            return lines > 0 ? max(0, min(along, PIECE)) * IN_SIZE : 0;
+        }
+    }
 
     // Where this thread's piece of pass i lies in the tile.
     DEVICE static uint32_t place(int i) {

@@ -46,15 +46,24 @@ class FragmentRows {
 
 public:
     DEVICE FragmentRows(int32_t the_first, int32_t lane)
-        : first(the_first), named(IS_A == K_MAJOR ? rows_first(lane) : chunks_first(lane)) {}
+        : first(the_first), named(IS_A == K_MAJOR ? rows_first(lane) : chunks_first(lane)) {
+        if constexpr (K_MAJOR) {
+            own = swizzled<ROW_BYTES>((first + named.row) * ROW_BYTES + named.chunk * CHUNK_BYTES);
+        } else {
+            own = in_panel(0);
+        }
+        // Opaque to the compiler, which else computes it anew for every k tile: 14 of 267 instructions of 128x256x64,
+        // in a chain right behind the barrier (NVRTC 13.5).
+        asm volatile("" : "+r"(own));
+    }
 
-    // Of block i of 16 rows of m or n, at k 16 x step: the address in a tile at `tile`.
+    // Of block i of 16 rows of m or n, at k 16 x step: the address in a tile at `tile`, a multiple of 128. The XOR of
+    // step or block is below 128, so it may come after the sum: one addition a tile, whatever the steps.
     DEVICE uint32_t at(uint32_t tile, int i, int step) const {
         if constexpr (K_MAJOR) {  // 16 rows below each other are swizzled alike; a step is two chunks, an even number
-            const uint32_t own = swizzled<ROW_BYTES>((first + named.row) * ROW_BYTES + named.chunk * CHUNK_BYTES);
-            return tile + (own ^ (step * 2 * CHUNK_BYTES)) + i * 16 * ROW_BYTES;
+            return ((tile + own) ^ (step * 2 * CHUNK_BYTES)) + i * 16 * ROW_BYTES;
         } else if constexpr (IS_EVEN) {
-            return tile + (in_panel(0) ^ (i % 4 * 2 * CHUNK_BYTES)) + step * 16 * ROW_BYTES +
+            return ((tile + own) ^ (i % 4 * 2 * CHUNK_BYTES)) + step * 16 * ROW_BYTES +
                    i / 4 * Config::TILE_K * ROW_BYTES;
         } else {
             return tile + in_panel(i) + step * 16 * ROW_BYTES;
@@ -71,6 +80,7 @@ private:
 
     const int32_t first;
     const FragmentRow named;
+    uint32_t own;  // offset in a tile of what the lane names of block 0 at k 0; bit 4 and up
 };
 
 // The accumulators and fragments of a warp, and where it reads.

@@ -1,0 +1,72 @@
+"""The rows of benchmarks/ampere.py -> what is committed of them, and the lines of their table. Makes no measurement.
+
+Knows mma.sync's ceiling and which column is compared with which, and nothing of how one was timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+KIND = "ampere"  # of every committed row; `part` says which: check, time, child
+CEILING_TFLOPS = 615.0  # of mma.sync on an H200: 606 to 624 measured, register-only loops, 16-bit inputs and fp32 sums
+OWN = "tilewright "  # what the candidates that a config of the family names begin with
+
+COLUMNS = ("product", "config", "us", "TFLOPS", "of mma.sync", "over cuBLAS", "quartiles", "spread")
+_KEPT = (
+    "status", "why", "case", "problem", "candidate", "m", "n", "k", "dtype", "out_dtype", "num_sets", "is_cold",
+    "mode", "median_us", "lower_us", "upper_us", "spread", "rounds", "rate_tflops", "ratio", "ratio_lower",
+    "ratio_upper", "watts", "clock_mhz", "limits", "error_over_bound", "config", "ctas",
+)  # fmt: skip
+
+
+def published(rows: Sequence[Row]) -> list[Row]:
+    """The rows as they are committed: the checks as one, with those that are wrong; of the others what is read."""
+    checks = [row for row in rows if row["kind"] == "check"]
+    found: list[Row] = []
+    if checks:
+        counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "refused", "wrong")}
+        failed = [row for row in checks if row["status"] == "wrong"]
+        found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
+    for row in rows:
+        if row["kind"] != "check":
+            kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
+            found.append({"kind": KIND, "part": row["kind"]} | kept)
+    return found
+
+
+def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """One line a column of a measurement: of each product the family's configs, the fastest first, then what stood
+    beside them.
+
+    Units: microseconds; TFLOPS; shares of CEILING_TFLOPS; how many times faster than cuBLAS in the same rounds.
+    """
+    timed = [row for row in rows if row["part"] == "time" and "median_us" in row]
+    lines: list[tuple[str, ...]] = []
+    for problem in dict.fromkeys(row["problem"] for row in timed):
+        own = [row for row in timed if row["problem"] == problem]
+        for row in sorted(own, key=lambda row: (not row["candidate"].startswith(OWN), row["median_us"])):
+            has_ratio = row.get("ratio") is not None
+            lines.append(
+                (
+                    problem,
+                    name_of(row),
+                    f"{row['median_us']:.1f}",
+                    f"{row['rate_tflops']:.0f}",
+                    f"{row['rate_tflops'] / CEILING_TFLOPS:.2f}",
+                    f"**{row['ratio']:.2f}**" if has_ratio else "-",
+                    f"{row['ratio_lower']:.2f} .. {row['ratio_upper']:.2f}" if has_ratio else "-",
+                    f"{100 * row['spread']:.0f} %",
+                )
+            )
+    return lines
+
+
+def name_of(row: Row) -> str:
+    """What a table calls a column: the config of the family; matmul's own choice and cuBLAS by their names."""
+    candidate = str(row["candidate"])
+    if candidate.startswith(OWN):
+        return candidate.removeprefix(OWN)
+    return "cuBLAS" if candidate == "cublas" else "matmul's choice: the Hopper kernel"

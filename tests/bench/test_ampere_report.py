@@ -1,0 +1,48 @@
+"""bench/ampere_report.py: what is committed of the Ampere family's rows, and the lines of their table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.bench.ampere_report import CEILING_TFLOPS, COLUMNS, KIND, cells, published
+
+
+def timed(candidate: str, median_us: float, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "time", "problem": "p", "candidate": candidate, "status": "ok", "median_us": median_us, "spread": 0.02,
+        "rate_tflops": CEILING_TFLOPS / 2, "ratio": 0.5, "ratio_lower": 0.4, "ratio_upper": 0.6,
+    } | more  # fmt: skip
+
+
+def test_checks_are_committed_as_one_row_that_names_the_wrong_ones() -> None:
+    rows = [{"kind": "check", "case": case, "status": case} for case in ("ok", "ok", "refused", "wrong")]
+    (row,) = published(rows)
+    assert (row["kind"], row["part"], row["status"]) == (KIND, "check", "wrong")
+    assert (row["ok"], row["refused"], row["wrong"]) == (2, 1, 1)
+    assert [failed["case"] for failed in row["failed"]] == ["wrong"]
+    assert published(rows[:3])[0]["status"] == "ok"
+
+
+def test_no_committed_row_is_one_that_another_table_reads() -> None:
+    assert {row["kind"] for row in published([timed("cublas", 1.0), {"kind": "child", "part": "time"}])} == {KIND}
+
+
+def test_the_family_s_configs_come_first_the_fastest_before_the_others() -> None:
+    rows = [timed("cublas", 1.0, ratio=None), timed("tilewright", 2.0), timed("tilewright b", 9.0)]
+    lines = cells(published([*rows, timed("tilewright a", 8.0), timed("tilewright a", 3.0, problem="q")]))
+    assert all(len(line) == len(COLUMNS) for line in lines)
+    assert [line[:3] for line in lines] == [
+        ("p", "a", "8.0"),
+        ("p", "b", "9.0"),
+        ("p", "cuBLAS", "1.0"),
+        ("p", "matmul's choice: the Hopper kernel", "2.0"),
+        ("q", "a", "3.0"),
+    ]
+    assert lines[0][3:] == (f"{CEILING_TFLOPS / 2:.0f}", "0.50", "**0.50**", "0.40 .. 0.60", "2 %")
+    assert lines[2][5:7] == ("-", "-")
+
+
+def test_a_column_without_a_time_has_no_line() -> None:
+    row = timed("tilewright a", 1.0)
+    del row["median_us"]
+    assert cells(published([row])) == []

@@ -89,7 +89,7 @@ _MAJORS: tuple[dict[str, Any], ...] = (
     {"b_major": "n"},
     {"a_major": "m", "b_major": "n", "out_major": "m"},
 )
-LIMITS_S = {"check": 240.0, "time": 110.0, "count": 40.0}
+LIMITS_S = {"check": 45.0, "time": 65.0, "count": 36.0}  # under 150 together
 FACTS_LIMIT_S = 60.0
 COUNT_LIMIT_S = 18.0  # of one launch under ncu, which starts in about 5 s and repeats it a dozen times
 
@@ -130,12 +130,13 @@ def sources() -> list[Source]:
 
 
 def check_rows() -> Iterator[Row]:
-    """Every config on every problem: random values against float64, and whole numbers exactly."""
+    """Every config on every problem: whole numbers exactly; the first one random values against float64 as well, which
+    of the others is checked where they are timed."""
     from tilewright.bench.verify import verify  # torch
 
     for problem in checked_problems():
         for config in CONFIGS:
-            for kind in ("normal", "integer"):
+            for kind in ("normal", "integer") if config is CONFIGS[0] else ("integer",):
                 case = {"kind": "check", "case": f"{problem} {config} {kind}"}
                 try:
                     verdict = verify(problem, config=config, kind=kind)

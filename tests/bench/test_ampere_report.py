@@ -23,6 +23,11 @@ def test_checks_are_committed_as_one_row_that_names_the_wrong_ones() -> None:
     assert published(rows[:3])[0]["status"] == "ok"
 
 
+def test_what_was_counted_is_committed_whole() -> None:
+    (row,) = published([{"kind": "count", "config": "c", "status": "ok", "hmma_pct": 61.5, "cycles": None}])
+    assert row == {"kind": KIND, "part": "count", "config": "c", "status": "ok", "hmma_pct": 61.5}
+
+
 def test_no_committed_row_is_one_that_another_table_reads() -> None:
     assert {row["kind"] for row in published([timed("cublas", 1.0), {"kind": "child", "part": "time"}])} == {KIND}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-KIND = "ampere"  # of every committed row; `part` says which: check, time, child
+KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
 CEILING_TFLOPS = 615.0  # of mma.sync on an H200: 606 to 624 measured, register-only loops, 16-bit inputs and fp32 sums
 OWN = "tilewright "  # what the candidates that a config of the family names begin with
 
@@ -19,6 +19,7 @@ _KEPT = (
     "status", "why", "case", "problem", "candidate", "m", "n", "k", "dtype", "out_dtype", "num_sets", "is_cold",
     "mode", "median_us", "lower_us", "upper_us", "spread", "rounds", "rate_tflops", "ratio", "ratio_lower",
     "ratio_upper", "watts", "clock_mhz", "limits", "error_over_bound", "config", "ctas",
+    "expected_tflops",
 )  # fmt: skip
 
 
@@ -32,8 +33,9 @@ def published(rows: Sequence[Row]) -> list[Row]:
         found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
     for row in rows:
         if row["kind"] != "check":
-            kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
-            found.append({"kind": KIND, "part": row["kind"]} | kept)
+            is_read = (name for name in row if name in _KEPT or row["kind"] == "count")
+            kept = {name: row[name] for name in is_read if row[name] is not None}
+            found.append(kept | {"kind": KIND, "part": row["kind"]})
     return found
 
 

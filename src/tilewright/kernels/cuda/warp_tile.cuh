@@ -15,6 +15,7 @@
 
 #include "config.cuh"
 #include "fragments.cuh"
+#include "multiply.cuh"
 #include "ptx/mma.cuh"
 #include "swizzle.cuh"
 #include "tile_copy.cuh"
@@ -26,14 +27,6 @@ constexpr int UNITS = K_STEPS * B_BLOCKS;      // of a slot
 constexpr int B_BUFFERS = Config::AHEAD + 1;
 static_assert(UNITS % B_BUFFERS == 0, "a buffer is a constant of the unit, kept by config.violations");
 static_assert(Config::AHEAD <= B_BLOCKS, "no unit looks past the next step, kept by config.violations");
-
-DEVICE void mma(float (&rC)[4], const uint32_t (&rA)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (Config::IN_TYPE == Type::bf16) {
-        ptx::mma_sync_m16n8k16_f32_bf16(rC, rA, b0, b1);
-    } else {
-        ptx::mma_sync_m16n8k16_f32_f16(rC, rA, b0, b1);
-    }
-}
 
 // Where a lane's rows of the fragments of one operand lie, for ldmatrix; `IS_A`: of a. A warp begins at row `first` of
 // m or n of the tile.
@@ -123,8 +116,8 @@ public:
         const uint32_t(&b)[4] = rB[UNIT % B_BUFFERS];
 #pragma unroll
         for (int i = 0; i < A_BLOCKS; ++i) {  // (WARP_M, 16) += (WARP_M, 16) x (16, 16)
-            mma(rC[i][2 * J], rA[STEP % 2][i], b[0], b[1]);
-            mma(rC[i][2 * J + 1], rA[STEP % 2][i], b[2], b[3]);
+            multiply_16x8x16(rC[i][2 * J], rA[STEP % 2][i], b[0], b[1]);
+            multiply_16x8x16(rC[i][2 * J + 1], rA[STEP % 2][i], b[2], b[3]);
         }
     }
 

@@ -6,6 +6,7 @@
 #include "config.cuh"
 #include "fragments.cuh"
 #include "ladder/operands.cuh"
+#include "multiply.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/misc.cuh"
 #include "rounding.cuh"
@@ -37,11 +38,7 @@ struct Sums {
     float r[4] = {};
     DEVICE float of(int32_t half, int32_t i) const { return r[half * 2 + i]; }
     DEVICE void add(const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-        if constexpr (Config::IN_TYPE == Type::bf16) {
-            ptx::mma_sync_m16n8k16_f32_bf16(r, a, b0, b1);
-        } else {
-            ptx::mma_sync_m16n8k16_f32_f16(r, a, b0, b1);
-        }
+        multiply_16x8x16(r, a, b0, b1);
     }
 };
 

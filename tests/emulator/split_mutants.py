@@ -11,7 +11,7 @@ _EMPTY_WAIT = "wait(empty, parity ^ 1);  // fresh"
 _FULL_WAIT = "wait(full, parity);"
 _EXPECT = "Config::SPLIT_K * SHARE_BYTES);"
 _RELEASE = "if (lane < Config::SPLIT_K) ptx::mbarrier_arrive_cluster(sender);"
-_READ = "__syncwarp();  // all lanes have read"
+_READ = "__syncwarp();  // all lanes have stored"
 _LANES = "lane / 8 % 2 * 8;"
 
 SPLIT_MUTANTS: tuple[Mutant, ...] = (
@@ -46,7 +46,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
         (SPLIT, f"{_RELEASE} }}", "}"),
         by="refilled while read",
     ),
-    mutant("room is given free before all lanes have read", "split", (SPLIT, _READ, ""), by="refilled while read"),
+    mutant("room is given free before all lanes have stored", "split", (SPLIT, _READ, ""), by="refilled while read"),
     mutant(
         "a CTA ends before its room is given free",
         "split",

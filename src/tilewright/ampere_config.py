@@ -25,9 +25,9 @@ COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
-# Source: with these no config of tests/kernels/test_ampere_family.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The compiler
-# keeps addresses of copies where a thread has many: none of 24 copies of 4 bytes spilled, nor of up to 16 of 16 bytes;
-# 13 kernels of 32 to 64 spilled 4 to 168, one of 48, with 31 registers to spare by 2 a copy, 8 to 20.
+# Source: with these no config of tests/kernels/test_ampere_family.py spills (NVRTC 13.5, sm_80, 86, 89 and 90a). The
+# compiler keeps addresses of copies where a thread has many: none of 24 copies of 4 bytes spilled, nor of up to 16 of
+# 16 bytes; 13 kernels of 32 to 64 spilled 4 to 168, one of 48, with 31 registers to spare by 2 a copy, 8 to 20.
 _STATE_REGISTERS = 24
 _NARROW_COPY_REGISTERS = 2
 _MANY_NARROW_COPIES = 24

@@ -99,7 +99,7 @@ class BoundPlan:
         backend: Callable[[], Backend],
         work: Callable[[tuple[str, ...]], Work],
         ledger: Ledger,
-        needs_bytes: tuple[int, int] = (1, 1),
+        needs_bytes: tuple[int, int],
     ) -> None:
         self.problem = problem
         self.needs_bytes = needs_bytes

@@ -1,9 +1,10 @@
 """What the bits of an element of out depend on: the order in which a config adds the products along k.
 
-An element is one chain of wgmmas, each of which adds 16 products and the sum so far as one block (emulator/sums.py: the
-rule that gave every recorded sum of an H200 bit for bit). So its bits depend on the order of the chain, and on where it
-is cut into parts that are added afterwards. They do not depend on where in which tile the element lies, how wide the
-wgmma is, which CTA works on it and when, or how it is stored: every way out rounds once, to nearest.
+An element is one chain of wgmmas, or of mma.sync, each of which adds 16 products and the sum so far as one block
+(emulator/sums.py: the rule that gave every recorded sum of an H200 bit for bit). So its bits depend on the order of the
+chain, and on where it is cut into parts that are added afterwards. They do not depend on where in which tile the
+element lies, how wide the instruction is, which CTA works on it and when, or how it is stored: every way out rounds
+once, to nearest.
 
 Knows nothing of how a config is chosen; model.py and choice.py ask what they may choose from.
 """

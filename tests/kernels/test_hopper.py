@@ -405,8 +405,9 @@ def test_a_tile_of_8_columns_compiles_whatever_room_its_stores_have(slots: int) 
 def test_partial_sums_have_left_their_registers_before_their_room_is_given_free(
     problem: Problem, fields: dict[str, Any]
 ) -> None:
-    """In machine code, where loads that have been issued may still be on their way: each is behind a store that needs
-    it. Loads that are not waited for let another CTA's next sums in too early: 9 runs of 100 differed (H200)."""
+    """In machine code, where loads that have been issued may still be on their way: between the last load and the
+    arrival stands a store, as none did when 9 runs of 100 differed (H200). That each load is one that a store needs, or
+    one that nobody does, is split.cuh's to say: what is loaded is summed and stored, or lies outside out."""
     source = render(HOPPER, problem, Config(store_slots=1, **fields), H200)
     lines = [line for line in disassemble.sass(build(source).cubin).splitlines() if ";" in line]
     loads = [index for index, line in enumerate(lines) if "LDS.128" in line]

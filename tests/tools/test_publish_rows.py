@@ -118,7 +118,7 @@ def test_the_readmes_first_words_have_the_figures_of_the_committed_suite() -> No
 
 def test_rows_of_a_suite_say_which_records_are_shipped(tool: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "tilewright bench all --into /tmp/x"}
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "tilewright bench all --into OUT"}
     config = tool.shipped((16, 4096, 4096), "h200")
     assert config is not None
     assert tool.shipped((16, 4096, 4097), "h200") is None

@@ -9,9 +9,15 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
-from tilewright.errors import ConfigError
 from tilewright.kernels import sums
-from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
+from tilewright.kernels.family import (
+    batch_dims,
+    filled,
+    group_rows,
+    own_config,
+    with_inputs_exchanged,
+    with_operands_named,
+)
 from tilewright.kernels.render import constants_header
 from tilewright.problem import Problem
 
@@ -62,7 +68,7 @@ class AmpereFamily:
 
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered header by path: struct Config. There is no wait to be limited."""
-        own = own_config(config)
+        own = own_config(config, AmpereConfig)
         problem = own.computed(problem)
         constants: dict[str, int | bool | str] = {
             "TILE_M": own.tile_m,
@@ -99,7 +105,7 @@ class AmpereFamily:
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """As many CTAs as run at once, never more than tiles."""
-        own = own_config(config)
+        own = own_config(config, AmpereConfig)
         sms = device.num_sms if num_sms is None else num_sms
         return Launch(
             grid=max(1, min(sms * own.ctas, own.num_tiles(problem))),
@@ -110,7 +116,7 @@ class AmpereFamily:
 
     def arguments(self, problem: Problem, config: Config, launch: Launch) -> tuple[Argument, ...]:
         """The parameters of ampere_gemm in order, operands named as `problem` does; slices have their own out."""
-        own = own_config(config)
+        own = own_config(config, AmpereConfig)
         given, problem = problem, own.computed(problem)
         rows, columns = own.tiles(problem)
         group = rows if own.schedule == "linear" else min(own.group_m, rows)
@@ -136,16 +142,6 @@ class AmpereFamily:
 
 
 AMPERE = AmpereFamily()
-
-
-def own_config(config: Config) -> AmpereConfig:
-    """The config itself, when it is this family's.
-
-    Raises: ConfigError: it is another's.
-    """
-    if not isinstance(config, AmpereConfig):
-        raise ConfigError(str(config), ["it is no AmpereConfig, which the ampere family runs by"])
-    return config
 
 
 def _strides(problem: Problem) -> Argument:

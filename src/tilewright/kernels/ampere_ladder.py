@@ -26,7 +26,8 @@ from tilewright.kernels.ampere_ladder_configs import (
     SwizzledConfig,
     WmmaConfig,
 )
-from tilewright.kernels.ladder import Constants, Rung, own_config, size_arguments
+from tilewright.kernels.family import own_config
+from tilewright.kernels.ladder import Constants, Rung, size_arguments
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import constants_header
 from tilewright.problem import Problem

@@ -8,12 +8,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
 from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.errors import ConfigError
 from tilewright.problem import MAX_BATCH_DIMS, Problem
+
+ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 class Family(Protocol):
@@ -59,6 +62,13 @@ def with_operands_named(arguments: tuple[Argument, ...], names: Mapping[str, str
         else dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
         for argument in arguments
     )
+
+
+def own_config(config: Config, kind: type[ConfigT]) -> ConfigT:
+    """The config as the kind that a kernel takes. Raises: ConfigError: a config of another kernel."""
+    if not isinstance(config, kind):
+        raise ConfigError(str(config), [f"this kernel takes a {kind.__name__}; replace() fields of its own config"])
+    return config
 
 
 def group_rows(rows: int, tile_m: int, tile_n: int, num_ctas: int) -> int:

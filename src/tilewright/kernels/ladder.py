@@ -10,12 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
 from tilewright.config import SWIZZLE_BYTES, WARPGROUP_THREADS, WARPGROUP_WARPS, Config, store_columns
 from tilewright.device import Device
 from tilewright.errors import ConfigError
+from tilewright.kernels.family import own_config
 from tilewright.kernels.hopper import out_map
 from tilewright.kernels.ladder_configs import (
     ClusterConfig,
@@ -235,15 +235,6 @@ class SpecializedRung(Rung):
             cluster_rows = own.tiles(problem)[0] // own.cluster_m
             found.append(IntArgument("group_m", min(own.group_m, cluster_rows), 4))
         return tuple(found)
-
-
-def own_config(config: Config, kind: type[Any]) -> Any:
-    """The config as this rung's kind. Raises: ConfigError: a config of another kernel."""
-    if not isinstance(config, kind):
-        raise ConfigError(
-            str(config), [f"this rung takes a {kind.__name__}; replace() fields of the rung's own config"]
-        )
-    return config
 
 
 def _even(problem: Problem) -> bool:

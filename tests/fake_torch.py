@@ -14,7 +14,7 @@ import numpy as np
 from fakes import gpu
 from tilewright.layout import row_major_strides
 
-_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "uint8", "complex64")
+_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "int32", "uint8", "complex64")
 
 
 class DType:

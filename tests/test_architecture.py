@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings", "dtypes", "device", "disassemble"),
     ("problem", "tensor", "batching", "jit", "emulator", "check"),
     ("config", "layout", "arrays", "backends", "host_operands"),
-    ("occupancy",),
+    ("occupancy", "rates"),
     ("order", "ampere_config"),
     ("kernels", "calls", "records", "work"),
     ("ampere_work",),

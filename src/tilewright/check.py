@@ -1,4 +1,4 @@
-"""Whether a product is right, element by element, against float64 from the rounded inputs.
+"""Whether a product is right, element by element, against float64 from the rounded inputs; of int8 bit for bit.
 
 Knows nothing of who computed it or where it lies: NumPy arrays and torch tensors take the same road, through the
 operators that both have, and a torch tensor is checked on its own device.
@@ -21,6 +21,7 @@ BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 m
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
 FP32_ULP = 2.0**-23
 EXACT_SUM = 2**24  # integers up to here are exact in fp32
+INT32_RANGE = 2.0**32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +74,19 @@ def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None 
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
+    An out of whole numbers has no bound: it is checked as check_exact() does.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
+    if out_dtype.is_whole:
+        return check_exact(a, b, out, rows=rows)
     return _verdict(_bounded(a, b, out_dtype, rows), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
     """The verdict on out = a x b for whole numbers: bit for bit the rounded reference, but for the sign of zeros.
 
-    Shapes: as check(). The inputs' partial sums must stay below 2^24: see integer_limit().
+    Shapes: as check(). Of floating-point numbers the inputs' partial sums must stay below 2^24: see integer_limit(). An
+    int32 out holds them modulo 2^32, as mma.sync without .satfinite wraps (PTX ISA, mma).
     """
     return _verdict(_exact(a, b, rows), out)
 
@@ -94,7 +99,7 @@ class Reference:
 
     def __init__(self, a: Any, b: Any, out_dtype: DType, *, exact: bool = False) -> None:
         """`exact`: the inputs are whole numbers, as in check_exact(). Cost: that of one check."""
-        self._blocks = list(_exact(a, b, None) if exact else _bounded(a, b, out_dtype, None))
+        self._blocks = list(_exact(a, b, None) if exact or out_dtype.is_whole else _bounded(a, b, out_dtype, None))
 
     def check(self, out: Any) -> Check:
         """The verdict on one out."""
@@ -135,7 +140,10 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
     for block in blocks:
         got = _float64(out[block.matrix][block.selected])
         if block.out_dtype is None:
-            reference = _float64(_cast(block.reference, out))
+            reference = block.reference
+            if _is_int32(out):  # float64 holds the sums of 2^38 products of int8
+                reference = (reference + INT32_RANGE / 2) % INT32_RANGE - INT32_RANGE / 2
+            reference = _float64(_cast(reference, out))
             tally.add(block.selected, abs(got - reference), None, got == reference)
             continue
         finfo = ml_dtypes.finfo(block.out_dtype.numpy)
@@ -212,6 +220,10 @@ def _blocks(m: int, n: int, rows: list[int] | None) -> list[Any]:
 
 def _float64(values: Any) -> Any:
     return values.double() if hasattr(values, "double") else values.astype("float64")
+
+
+def _is_int32(values: Any) -> bool:
+    return str(values.dtype).removeprefix("torch.") == "int32"
 
 
 def _cast(values: Any, like: Any) -> Any:

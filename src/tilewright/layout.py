@@ -6,6 +6,7 @@ libraries, kernels or devices. What a batch comes down to, batching.py knows.
 
 from __future__ import annotations
 
+from tilewright import dtypes
 from tilewright.batching import Matrices, broadcast, simplified
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
@@ -24,7 +25,8 @@ from tilewright.tensor import Rows, View, overlap
 
 
 def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | None = None) -> Problem:
-    """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a).
+    """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a, of
+    int8 int32).
 
     Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
     are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
@@ -43,7 +45,7 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
     shape = out_shape(a.shape, b.shape)
     _check_dtypes(a, b, out, out_dtype)
     if out is None:
-        out_type, out_align = out_dtype or a.dtype, TMA_ALIGNMENT_BYTES
+        out_type, out_align = out_dtype or dtypes.out_choices(a.dtype)[0], TMA_ALIGNMENT_BYTES
         out_strides = row_major_strides(shape)
     else:
         _check_out(out, shape)

@@ -163,6 +163,11 @@ class Problem:
         return next((rule for rule in rules if rule), "")
 
     @property
+    def is_for_wgmma(self) -> bool:
+        """Whether it is of the one kind that the Hopper kernel's wgmma multiplies: 16-bit inputs, fp32 sums."""
+        return self.dtype.size == 2
+
+    @property
     def num_matrices(self) -> int:
         """Products of the batch."""
         return math.prod(self.batch)
@@ -296,7 +301,7 @@ def packed(
     """
     m, n, k = (_whole(name, extent, ShapeError) for name, extent in (("m", m), ("n", n), ("k", k)))
     in_type = dtypes.by_name(dtype)
-    out_type = in_type if out_dtype is None else dtypes.by_name(out_dtype)
+    out_type = dtypes.out_choices(in_type)[0] if out_dtype is None else dtypes.by_name(out_dtype)
     if shared not in ("", "a", "b"):
         raise LayoutError(
             asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
@@ -359,13 +364,13 @@ def checked(problem: Problem) -> Problem:
     if problem.dtype not in dtypes.INPUTS:
         raise DTypeError(
             asked=f"inputs of {problem.dtype}",
-            rule=f"inputs are {' or '.join(map(str, dtypes.INPUTS))}",
+            rule=f"inputs are {dtypes.inputs_text()}",
             works="cast a and b",
         )
     if problem.out_dtype not in dtypes.out_choices(problem.dtype):
         raise DTypeError(
             asked=f"{problem.dtype} inputs with out in {problem.out_dtype}",
-            rule="out has the inputs' dtype or fp32",
+            rule="sums of whole numbers are int32" if problem.dtype.is_whole else "out has the inputs' dtype or fp32",
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
     if not problem.is_empty:

@@ -50,7 +50,7 @@ def test_the_package_runs_as_a_module() -> None:
         (("-5", "8", "8"), "error: m = -5: sizes run from 0 to"),
         (("8", "8", "99999999999"), "error: k = 99999999999: sizes run from 0 to"),
         (("0", "8", "8"), "give sizes from 1 up"),
-        (("8", "8", "8", "--dtype", "int8"), "error: dtype int8: tilewright multiplies bf16 and fp16"),
+        (("8", "8", "8", "--dtype", "uint8"), "error: dtype uint8: tilewright multiplies bf16, fp16"),
         (("8", "8", "8", "--dtype", "fp32"), "error: inputs of fp32"),
         (("8", "8", "8", "--dtype", "bf16", "--out-dtype", "fp16"), "use an out of bf16 or fp32"),
         (("8", "8", "8", "--config", "tile_x=3"), "tile_x is no field; fields are tile_m, tile_n"),

@@ -303,7 +303,7 @@ def test_configs_past_a_card_are_never_offered_and_refused_by_name_with_what_fit
         ({"consumers": 1}, "consumers = 1 is for the hopper family"),
         ({"warps_m": 3}, "warps_m x warps_n = 3 x 2 are not 1, 2, 4 or 8 warps"),
         ({"tile_m": 40}, "tile_m = 40 is not a multiple of 32"),
-        ({"tile_k": 16}, "tile_k = 16 is not 32 or 64"),
+        ({"tile_k": 16}, "tile_k = 16 of bf16 is not 32 or 64, rows of 64 or 128 bytes"),
         ({"stages": 2}, "stages = 2 is outside 3 .. 12"),
         ({"ahead": 2}, "ahead = 2 is not one of 1, 3"),
         ({"prefetch": 32}, "prefetch = 32 is not 0, 64, 128 or 256"),
@@ -400,8 +400,8 @@ def test_an_sm_of_few_warps_bounds_small_ctas() -> None:
 
 
 def test_hopper_is_never_offered_it_and_may_force_it() -> None:
-    assert catalog.offered(H200) is HOPPER
     for problem in (LARGE, packed(384, 128, 256, batch=(64,)), packed(1, 4096, 4096), packed(64, 64, 65536)):
+        assert catalog.offered(H200, problem) is HOPPER
         choice = model.best(problem, H200)
         assert choice.family is HOPPER
         assert type(choice.config) is Config
@@ -445,7 +445,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "rows past the end are read": (COPY, "lines > 0 && along > 0 ?", "along > 0 ?", "past the end of buffer"),
     "what lies past an odd k is read": (COPY, "max(0, min(along, PIECE)) * IN_SIZE", "COPY_BYTES", "past the end"),
     "rows past the end of an odd k are read": (COPY, "lines > 0 ? max", "true ? max", "past the end of buffer"),
-    "fragments of the next step": (TILE, "rA[STEP % 2][i], b[0], b[1]", "rA[(STEP + 1) % 2][i], b[0], b[1]", "never"),
+    "fragments of the next step": (TILE, "rA[K_STEP % 2][i], b[0]", "rA[(K_STEP + 1) % 2][i], b[0]", "never"),
     "halves of b exchanged": (TILE, "b[2], b[3]", "b[3], b[2]", "wrong"),
 }
 

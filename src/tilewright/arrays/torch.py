@@ -23,7 +23,7 @@ class TorchAdapter(Adapter):
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules["torch"]
-        spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+        spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "int32": "int32"}
         self._dtypes = {dtype.name: getattr(self._torch, spellings[dtype.name]) for dtype in ALL}
         self._bf16 = self._dtypes["bf16"]
         private = self._torch._C

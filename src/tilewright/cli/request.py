@@ -49,9 +49,10 @@ class Reduction(StrEnum):
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
 N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
 K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
-DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16", help="Element type of a and b.")]
+DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16|int8", help="Element type of a and b.")]
 OutDTypeOption = Annotated[
-    str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; default: the inputs'.")
+    str | None,
+    typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: the inputs' or fp32; of int8 int32."),
 ]
 AMajorOption = Annotated[
     AMajor, typer.Option("--a-major", help="Contiguous dimension of a: m for the transpose of a (K, M) array.")

@@ -9,6 +9,7 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
+from tilewright.dtypes import FP32
 from tilewright.kernels import sums
 from tilewright.kernels.family import (
     batch_dims,
@@ -36,7 +37,7 @@ _TILES = (
     (64, 64, 2, 2, 4),
     (32, 64, 2, 2, 4),
 )
-_TILE_KS = (32, 64)
+_ROWS_BYTES = (64, 128)  # of a row of k values
 _MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
 
 _DEFAULT = AmpereConfig()
@@ -54,7 +55,8 @@ class AmpereFamily:
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device, each with as many stages as fit."""
         for tile_m, tile_n, warps_m, warps_n, ctas in _TILES:
-            for tile_k in _TILE_KS:
+            for row_bytes in _ROWS_BYTES:
+                tile_k = row_bytes // problem.dtype.size
                 config = AmpereConfig(
                     tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas
                 )
@@ -87,8 +89,8 @@ class AmpereFamily:
             "CLUSTER_N": 1,
             "CLUSTER": 1,
             "TAIL_N": 0,
-            "IN_TYPE": f"Type::{problem.dtype}",
-            "OUT_TYPE": f"Type::{problem.out_dtype}",
+            "INPUT": f"Input::{problem.dtype}",
+            "OUT_TYPE": f"Type::{FP32 if problem.out_dtype.is_whole else problem.out_dtype}",  # of int32 the bits
             "A_K_MAJOR": problem.a_major == "k",
             "B_K_MAJOR": problem.b_major == "k",
             "A_COPY_BYTES": own.copy_bytes(problem, "a"),
@@ -101,7 +103,7 @@ class AmpereFamily:
             "STORE_WARP_BYTES": own.store_warp_bytes(problem),
             "SMEM_BYTES": own.smem_bytes(problem),
         }
-        return {"config.cuh": constants_header(constants)}
+        return {"config.cuh": constants_header(constants, ("kinds.cuh",))}
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """As many CTAs as run at once, never more than tiles."""

@@ -42,13 +42,15 @@ def unit(name: str, path: str, entry: str, rendered: Mapping[str, str], device: 
     )
 
 
-def constants_header(constants: Mapping[str, int | bool | str]) -> str:
-    """config.cuh: every constant of a kernel by name, int, bool or a word of an enumeration."""
+def constants_header(constants: Mapping[str, int | bool | str], further: tuple[str, ...] = ()) -> str:
+    """config.cuh: every constant of a kernel by name, int, bool or a word of an enumeration; `further`: the files with
+    enumerations that base.cuh does not have."""
     lines = [
         "// Rendered for one kernel by kernels/render.py. The copy in the source tree is the default, for editors.",
         "#pragma once",
         "",
         '#include "base.cuh"',
+        *(f'#include "{path}"' for path in further),
         "",
         "struct Config {",
     ]

@@ -28,7 +28,7 @@ from tilewright.kernels import product
 from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import check_supported, checked_num_sms
+from tilewright.plan import check_supported, checked_num_sms, offered_family
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
 from tilewright.tuning.candidates import Entry, candidates_of, compile_all
@@ -84,7 +84,7 @@ def tune(
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)
     present = _present(ordinal)
-    copied = check_supported(present).config.copied(problem)
+    copied = offered_family(problem, present).config.copied(problem)
     problem = repacked(problem, copied).row_major  # what the product's kernel computes, and a plan asks for
     (tuned,) = tune_many(
         [problem],

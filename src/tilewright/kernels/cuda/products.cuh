@@ -1,0 +1,35 @@
+// The mma.sync of the family's inputs: 32 bytes of k of 16 rows and 8 columns, whatever an element is; and the sums
+// that a lane holds of them. Knows nothing of where fragments come from.
+//
+//   inputs        instruction   sums    at overflow
+//   bf16, fp16    m16n8k16      fp32    infinity
+//   int8          m16n8k32      int32   they wrap, modulo 2^32: without .satfinite (PTX ISA, mma)
+#pragma once
+
+#include "config.cuh"
+#include "ptx/mma.cuh"
+
+template <bool IS_WHOLE>
+struct SumOf {
+    using Type = float;
+};
+template <>
+struct SumOf<true> {
+    using Type = int32_t;
+};
+
+constexpr bool IS_WHOLE = Config::INPUT == Input::int8;
+using Sum = SumOf<IS_WHOLE>::Type;
+constexpr int SUMS = 4;  // of a lane in (16, 8)
+
+// d (16, 8) += a (16, 32 bytes) x b (32 bytes, 8); a whole warp. A template, so that only its own instruction is read.
+template <class D>
+DEVICE void multiply_16x8(D (&d)[SUMS], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (Config::INPUT == Input::bf16) {
+        ptx::mma_sync_m16n8k16_f32_bf16(d, a, b0, b1);
+    } else if constexpr (Config::INPUT == Input::fp16) {
+        ptx::mma_sync_m16n8k16_f32_f16(d, a, b0, b1);
+    } else {
+        ptx::mma_sync_m16n8k32_s32_s8(d, a, b0, b1);
+    }
+}

@@ -1,0 +1,287 @@
+"""The kinds of inputs that the Ampere family alone multiplies: int8."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import tilewright
+from tilewright import device, model
+from tilewright.ampere_config import AmpereConfig
+from tilewright.backends.emulated import emulated
+from tilewright.backends.steps import run_once
+from tilewright.check import Check, check, check_exact
+from tilewright.config import Config
+from tilewright.dtypes import INT32
+from tilewright.errors import ConfigError, DTypeError, EmulationError
+from tilewright.host_operands import HostOperand, filler, host_operand, host_operands
+from tilewright.jit.build import build
+from tilewright.kernels.ampere import AMPERE
+from tilewright.kernels.render import render
+from tilewright.problem import Problem, packed
+
+A100, RTX3090, RTX4090, H200 = (device.preset(name) for name in ("a100", "rtx3090", "rtx4090", "h200"))
+MAJORS: tuple[dict[str, Any], ...] = ({}, {"a_major": "m"}, {"b_major": "n"}, {"a_major": "m", "b_major": "n"})
+
+
+@dataclasses.dataclass(frozen=True)
+class Ran:
+    """What a run in the emulator left: the verdict, elements between the rows of out that changed, bank conflicts."""
+
+    check: Check
+    damaged: int
+    conflicts: dict[str, tuple[int, int]]
+
+    @property
+    def is_right(self) -> bool:
+        return self.check.ok and not self.damaged
+
+
+def ran(
+    problem: Problem,
+    config: AmpereConfig | None = None,
+    *,
+    card: device.Device = A100,
+    kind: Any = "integer",
+    binary: Any = None,
+    **choices: Any,
+) -> Ran:
+    """Runs the product with the checks on, which raise, and bank conflicts counted in its own kernel. `binary`: in
+    place of the plan's kernel. Operands lie as far from multiples of 16 bytes as the problem says that they do."""
+    plan = tilewright.plan(problem, device=card, config=config)
+    operands = [_moved(problem, name, held) for name, held in zip("abo", host_operands(problem, 1, kind), strict=True)]
+    a, b, out = operands
+    before = out.memory.copy()
+    backend = emulated(card, **{"checks": True, "banks": True, **choices})
+    work = plan.work
+    if binary is not None:
+        work = dataclasses.replace(work, steps=(dataclasses.replace(work.steps[0], binary=lambda: binary),))
+    reports = []
+    addresses = {"a": a.view.ctypes.data, "b": b.view.ctypes.data, "out": out.view.ctypes.data}
+    run_once(backend, work, addresses, launched=lambda: reports.append(backend.report))
+    found = check_exact(a.view, b.view, out.view)
+    if kind == "normal":
+        found = check(a.view, b.view, out.view, problem.out_dtype)
+    written = out.view.copy()
+    out.view[...] = filler(problem.out_dtype)
+    banks = next(report for report in reports if any("cp.async" in opcode for opcode in report.instructions)).banks
+    return Ran(
+        dataclasses.replace(found, unwritten=int(np.isnan(written.astype(np.float64)).sum())),
+        int((out.memory.view(np.uint8) != before.view(np.uint8)).sum()),
+        {f"{site.opcode} {site.source_chain}": count for site, count in banks.items() if count[0] != count[1]},
+    )
+
+
+def _moved(problem: Problem, letter: str, held: HostOperand) -> HostOperand:
+    """The operand in memory whose first element lies where the problem says: off 16 bytes by its alignment."""
+    name = {"a": "a", "b": "b", "o": "out"}[letter]
+    align = getattr(problem, f"{name}_align_bytes")
+    raw = np.full(held.memory.nbytes + 64, 0x77, np.uint8)
+    start = -raw.ctypes.data % 16 + (align if align < 16 else 0)
+    memory: NDArray[Any] = raw[start : start + held.memory.nbytes].view(held.memory.dtype)
+    memory[...] = held.memory
+    return host_operand(problem, name, memory)
+
+
+def config_for(problem: Problem, row_bytes: int = 64, **fields: Any) -> AmpereConfig:
+    """The smallest tile that serves its layout."""
+    panel = 128 // problem.dtype.size
+    tile_m, tile_n = (max(64, panel if major != "k" else 0) for major in (problem.a_major, problem.b_major))
+    config = AmpereConfig(tile_m=tile_m, tile_n=tile_n, tile_k=row_bytes // problem.dtype.size, stages=3)
+    changed = config.replace(**fields)
+    assert isinstance(changed, AmpereConfig)
+    return changed
+
+
+# -- numbers, races, bank conflicts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "majors", "row_bytes"),
+    [("int8", majors, (64, 128)[index % 2]) for index, majors in enumerate(MAJORS)],
+    ids=str,
+)
+def test_every_layout_is_right_without_findings_or_conflicts(
+    dtype: str, majors: dict[str, Any], row_bytes: int
+) -> None:
+    """Edges in every direction, several k tiles, rows in whole pieces."""
+    step = 16 // packed(1, 1, 1, dtype=dtype).dtype.size
+    problem = packed(72 // step * step, 136, 3 * row_bytes // 2, dtype=dtype, **majors)
+    found = ran(problem, config_for(problem, row_bytes))
+    assert found.is_right, found.check
+    assert found.conflicts == {}
+
+
+@pytest.mark.parametrize("majors", MAJORS[::3], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "steps", "aligned"),
+    [((67, 69, 70), (1, 4), (16, 4, 4)), ((33, 40, 101), (4, 2), (1, 8, 4)), ((40, 33, 64), (0, 0), (16, 2, 16))],
+    ids=str,
+)
+def test_odd_sizes_strides_and_addresses_of_int8_are_right(
+    majors: dict[str, Any], sizes: tuple[int, int, int], steps: tuple[int, int], aligned: tuple[int, int, int]
+) -> None:
+    """B010: rows at any byte. Pieces of 4 bytes and more are copied as they lie, others first, into rows of a copy."""
+    base = packed(*sizes, dtype="int8", **majors)
+    problem = dataclasses.replace(
+        base,
+        a_pitch=base.a_pitch + steps[0],
+        b_pitch=base.b_pitch + steps[1],
+        out_pitch=base.out_pitch + 3,
+        a_align_bytes=aligned[0],
+        b_align_bytes=aligned[1],
+        out_align_bytes=aligned[2],
+    )
+    config = config_for(problem)
+    assert config.copied(problem) == tuple(
+        name for name, step, align in zip("ab", steps, aligned, strict=False) if step % 4 or align % 4
+    )
+    assert ran(problem, config).is_right
+
+
+@pytest.mark.parametrize("m", [1, 8, 16])
+def test_few_rows_of_int8_are_served(m: int) -> None:
+    """B049: other libraries refuse 16 rows or fewer."""
+    assert ran(packed(m, 40, 72, dtype="int8")).is_right
+
+
+SIZES = st.integers(1, 70)
+
+
+@settings(derandomize=True, max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(m=SIZES, n=SIZES, k=SIZES)
+def test_any_small_product_is_right(m: int, n: int, k: int) -> None:
+    """One layout: few kernels, so that sizes are many."""
+    problem = packed(m, n, k, dtype="int8")
+    assert ran(problem, config_for(problem), banks=False).is_right
+
+
+def test_sums_of_int8_wrap_past_32_bits_as_those_of_mma_sync_do() -> None:
+    """2^17 products of (-128)^2 are 2^31; a CTA of one warp, to be short."""
+    k = 2**17
+    a, b = np.full((1, k), -128, np.int8), np.full((k, 1), -128, np.int8)
+    config = AmpereConfig(tile_m=16, tile_n=32, tile_k=128, stages=3, warps_m=1, warps_n=1)
+    got = tilewright.Emulator("a100", checks=False, limit_s=None).matmul(a, b, config=config)
+    assert got.tolist() == [[-(2**31)]]
+    assert check(a, b, got, INT32).ok
+
+
+@pytest.mark.parametrize("slices", [2, 4])
+def test_slices_of_int8_are_added_as_whole_numbers(slices: int) -> None:
+    problem = packed(40, 72, 256, dtype="int8")
+    assert ran(problem, config_for(problem, slices=slices)).is_right
+
+
+# -- what is chosen ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
+def test_a_product_of_int8_is_the_ampere_familys_on_every_card(card: device.Device) -> None:
+    problem = packed(4096, 4096, 4096, dtype="int8")
+    plan = tilewright.plan(problem, device=card)
+    assert plan.family is AMPERE
+    assert problem.out_dtype.name == "int32"
+    assert {type(each.config) for each in model.ranked(problem, card, 1 << 30)} == {AmpereConfig}
+    assert plan.prediction.roofline_share < 1
+    with pytest.raises(ConfigError, match="the hopper family multiplies bf16 and fp16 with fp32 sums"):
+        Config(tile_k=128).check(problem, H200)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "make"),
+    [
+        ("a of int8 and b of bf16", DTypeError, lambda of: (of("int8"), of("bf16"), None)),
+        ("b of dtype uint8: tilewright multiplies", DTypeError, lambda of: (of("int8"), of("uint8"), None)),
+        ("int8 inputs with out in fp16: sums of whole", DTypeError, lambda of: (of("int8"), of("int8"), of("fp16"))),
+        ("inputs of int32: inputs are bf16, fp16", DTypeError, lambda of: (of("int32"), of("int32"), None)),
+    ],
+    ids=str,
+)
+def test_mixed_and_strange_types_are_refused_by_name(words: str, error: type[Exception], make: Any) -> None:
+    def of(name: str) -> NDArray[Any]:
+        known = {"uint8": np.dtype(np.uint8)}
+        return np.zeros((16, 16), known.get(name) or tilewright.dtypes.by_name(name).numpy)
+
+    a, b, out = make(of)
+    with pytest.raises(error, match=words):
+        tilewright.Emulator("a100").matmul(a, b, out)
+
+
+def test_a_k_tile_is_64_or_128_bytes_and_a_tile_whole_panels() -> None:
+    problem = packed(256, 256, 256, dtype="int8", a_major="m")
+    (reason,) = AmpereConfig().violations(packed(256, 256, 256, dtype="int8"), A100)
+    assert reason == "tile_k = 32 of int8 is not 64 or 128, rows of 64 or 128 bytes"
+    (reason,) = AmpereConfig(tile_m=64, tile_k=64).violations(problem, A100)
+    assert reason == "tile_m = 64 of m-contiguous a is no multiple of 128"
+
+
+# -- compiled ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
+def test_no_config_of_the_space_of_any_kind_spills_in_any_layout(card: device.Device) -> None:
+    for dtype in ("int8",):
+        for form in ({}, *MAJORS[1:], {"padded": False}):
+            for batch in ((), (2, 3)):
+                problem = packed(4095, 4092, 4092, dtype=dtype, batch=batch, **form)
+                for config in dict.fromkeys(each.replace(group_m=16) for each in AMPERE.space(problem, card)):
+                    build(render(AMPERE, problem, config, card), refuse=True)
+
+
+# -- mutants -----------------------------------------------------------------------------------------------------------
+
+MUTANTS: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
+    "the odd bytes are the even ones": (
+        "warp_tile.cuh",
+        "0x7531>(fragment[0]",
+        "0x6420>(fragment[0]",
+        "int8",
+        MAJORS[3],
+    ),
+    "the second pair of k is the first": ("warp_tile.cuh", "lane / 8 % 2 * 2 +", "", "int8", MAJORS[1]),
+    "rows are not put back": (
+        "warp_store.cuh",
+        "SPREAD_ROWS = TileA::HAS_BYTES_BY_K",
+        "SPREAD_ROWS = false",
+        "int8",
+        MAJORS[1],
+    ),
+    "columns are not put back": (
+        "warp_store.cuh",
+        "SPREAD_COLUMNS = TileB::HAS_BYTES_BY_K",
+        "SPREAD_COLUMNS = false",
+        "int8",
+        MAJORS[2],
+    ),
+    "bytes below each other meet in a bank": (
+        "tile_copy.cuh",
+        "(offset >> 4 & 0x60)",
+        "(offset >> 3 & 0x60)",
+        "int8",
+        MAJORS[1],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_what_is_broken_is_found(name: str) -> None:
+    path, old, new, dtype, majors = MUTANTS[name]
+    problem = packed(64, 64, 100, dtype=dtype, **majors)
+    config = config_for(problem)
+    source = render(AMPERE, problem, config, A100)
+    headers = dict(source.headers)
+    assert headers[path].count(old) == 1, f"{old!r} is there {headers[path].count(old)} times"
+    headers[path] = headers[path].replace(old, new)
+    mutant = build(dataclasses.replace(source, headers=tuple(sorted(headers.items())), name="mutant"))
+    try:
+        found = ran(problem, config, binary=mutant)
+    except EmulationError:
+        return
+    assert not found.is_right or found.conflicts

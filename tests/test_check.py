@@ -13,8 +13,10 @@ from tilewright.check import (
     check_exact,
     integer_limit,
     sampled_rows,
+    tf32_rounded,
 )
-from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.dtypes import BF16, FP16, FP32, INT32, DType
+from tilewright.emulator import numerics
 
 TYPES = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32)]
 
@@ -163,3 +165,26 @@ def test_a_reference_gives_the_verdicts_of_a_check_on_every_out_that_it_is_asked
     exact = Reference(*ones, FP32, exact=True)
     assert exact.check(np.full((4, 4), 64, np.float32)).ok
     assert exact.check(np.full((4, 4), 63, np.float32)).wrong == 16
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_fp32_is_rounded_to_tf32_as_cvt_rna_does(library: str) -> None:
+    """Against the emulator's conversion, which an H200's vectors hold; NaN of any payload stays one."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    values[:6] = [np.inf, -np.inf, np.nan, 3.4e38, 1e-40, -0.0]
+    values[6] = np.uint32(0x7FFFFFFF).view(np.float32)
+    wanted = numerics.encode("tf32", values, "rna").view(np.float32)
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        found = tf32_rounded(torch.from_numpy(values.copy())).numpy()
+    else:
+        found = tf32_rounded(values)
+    assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_int32_sums_are_right_modulo_2_to_the_32() -> None:
+    a, b = np.full((1, 2**17), -128, np.int8), np.full((2**17, 1), -128, np.int8)
+    assert check_exact(a, b, np.array([[-(2**31)]], np.int32)).ok
+    assert not check_exact(a, b, np.array([[2**31 - 1]], np.int32)).ok
+    assert check(a[:, :9], b[:9], np.array([[9 * 2**14]], np.int32), INT32).ok
+    assert not check(a[:, :9], b[:9], np.array([[9 * 2**14 + 1]], np.int32), INT32).ok

@@ -34,7 +34,7 @@ def test_a_dtype_outside_the_table_is_refused_by_its_name(name: str) -> None:
 
 
 def test_fp32_inputs_are_refused() -> None:
-    with pytest.raises(DTypeError, match="inputs are bf16, fp16 or int8"):
+    with pytest.raises(DTypeError, match="inputs are bf16, fp16, int8 or tf32"):
         packed(8, 8, 8, dtype="fp32")
 
 

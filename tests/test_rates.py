@@ -14,6 +14,10 @@ from tilewright.rates import energy_share, mma_flops_per_cycle, tensor_flops_per
     ("card", "dtype", "of_16_bits", "of_kind"),
     [
         ("h200", "int8", 989, 1979),
+        ("h200", "tf32", 989, 494.5),
+        ("a100", "tf32", 312, 156),
+        ("rtx3090", "tf32", 71, 35.6),
+        ("rtx4090", "tf32", 165.2, 82.6),
         ("a100", "int8", 312, 624),
         ("rtx3090", "int8", 71, 284),
         ("rtx4090", "int8", 165.2, 660.6),
@@ -35,4 +39,4 @@ def test_mma_sync_reaches_on_hopper_what_was_measured_there() -> None:
 
 
 def test_the_energy_of_an_operation_is_as_the_inputs_are_wide() -> None:
-    assert [energy_share(packed(64, 64, 64, dtype=dtype)) for dtype in ("int8", "fp16")] == [0.5, 1.0]
+    assert [energy_share(packed(64, 64, 64, dtype=dtype)) for dtype in ("int8", "fp16", "tf32")] == [0.5, 1, 2]

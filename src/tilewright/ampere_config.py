@@ -33,6 +33,8 @@ _STATE_REGISTERS = 24
 _NARROW_COPY_REGISTERS = 2
 _MANY_NARROW_COPIES = 24
 _MANY_NARROW_COPY_REGISTERS = 3  # of each, where there are more
+# ... and of int8 where m or n is contiguous: 128x128x64, 16 of 4 bytes a thread, spilled 16 bytes by 2.
+_NARROW_COPY_OF_BYTES_REGISTERS = 4
 # One fewer does for k-contiguous operands in whole pieces of 16 bytes and rows of 128, at most 14 a thread: 256x192x64
 # of 64x96 a warp has 254 and 255 registers and no spill, batched or not, with any out (NVRTC 13.5, sm_90a); m- or
 # n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
@@ -279,8 +281,10 @@ class AmpereConfig(Config):
         is_lean = problem.a_major == problem.b_major == "k" and in_pieces and not narrow and copies <= _LEAN_COPIES
         if is_lean and self.tile_k * problem.dtype.size == ROWS_BYTES[-1]:
             return _LEAN_STATE_REGISTERS
-        is_many = narrow > _MANY_NARROW_COPIES
-        return _STATE_REGISTERS + narrow * (_MANY_NARROW_COPY_REGISTERS if is_many else _NARROW_COPY_REGISTERS)
+        each = _MANY_NARROW_COPY_REGISTERS if narrow > _MANY_NARROW_COPIES else _NARROW_COPY_REGISTERS
+        if problem.dtype.size == 1 and (problem.a_major, problem.b_major) != ("k", "k"):
+            each = _NARROW_COPY_OF_BYTES_REGISTERS
+        return _STATE_REGISTERS + narrow * each
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule

@@ -15,7 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import TF32, DType
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
@@ -55,22 +55,35 @@ class Check:
         )
 
 
-def accumulation_factor(k: int) -> float:
+def accumulation_factor(k: int, inputs: DType | None = None) -> float:
     """The f of |error| <= f x (|A| x |B|) for a sum of k exact products in tensor-core fp32.
 
-    Products of two 16-bit values are exact. A wgmma adds 16 of them and the accumulator at once: each addend is aligned
-    to the largest and cut off, and so is the sum; each cut loses less than one fp32 ulp of a number below |A| x |B|.
-    That makes k + k/16 cuts of a whole ulp, where rounding to nearest would lose half of one.
+    Products of two 16-bit values are exact, and so are those of two of tf32, 22 bits. A wgmma or mma.sync adds 16 of
+    them, or 8 of tf32, and the accumulator at once: each addend is aligned to the largest and cut off, and so is the
+    sum; each cut loses less than one fp32 ulp of a number below |A| x |B|. That makes k + k/16 cuts of a whole ulp (k +
+    k/8 of tf32), where rounding to nearest would lose half of one.
     Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021; the
     form n u / (1 - n u): Higham, "Accuracy and Stability of Numerical Algorithms", lemma 3.1.
     """
-    cuts = (k + -(-k // 16)) * FP32_ULP
+    block = 8 if inputs is TF32 else 16
+    cuts = (k + -(-k // block)) * FP32_ULP
     return cuts / (1 - cuts)
 
 
-def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None, allowed: float = 0.0) -> Check:
+def check(
+    a: Any,
+    b: Any,
+    out: Any,
+    out_dtype: DType,
+    *,
+    inputs: DType | None = None,
+    rows: list[int] | None = None,
+    allowed: float = 0.0,
+) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
+    `inputs`: what elements are multiplied as, where that is not their own type: fp32 as tf32, rounded as the kernel
+    rounds them (cvt.rna), so that the bound is that of the sums alone.
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
@@ -79,7 +92,7 @@ def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None 
     """
     if out_dtype.is_whole:
         return check_exact(a, b, out, rows=rows)
-    return _verdict(_bounded(a, b, out_dtype, rows), out, allowed)
+    return _verdict(_bounded(a, b, out_dtype, inputs, rows), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
@@ -97,9 +110,10 @@ class Reference:
     Holds one float64 matrix of out's size, or two with bounds: for samples of a product, not for all of a large one.
     """
 
-    def __init__(self, a: Any, b: Any, out_dtype: DType, *, exact: bool = False) -> None:
-        """`exact`: the inputs are whole numbers, as in check_exact(). Cost: that of one check."""
-        self._blocks = list(_exact(a, b, None) if exact or out_dtype.is_whole else _bounded(a, b, out_dtype, None))
+    def __init__(self, a: Any, b: Any, out_dtype: DType, *, inputs: DType | None = None, exact: bool = False) -> None:
+        """`inputs`: as check(). `exact`: they are whole numbers, as in check_exact(). Cost: that of one check."""
+        is_exact = exact or out_dtype.is_whole
+        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, None))
 
     def check(self, out: Any) -> Check:
         """The verdict on one out."""
@@ -117,13 +131,14 @@ class _Block:
     out_dtype: DType | None = None
 
 
-def _bounded(a: Any, b: Any, out_dtype: DType, rows: list[int] | None) -> Iterator[_Block]:
-    factor = accumulation_factor(b.shape[-2])
+def _bounded(a: Any, b: Any, out_dtype: DType, inputs: DType | None, rows: list[int] | None) -> Iterator[_Block]:
+    factor = accumulation_factor(b.shape[-2], inputs)
+    multiplied = tf32_rounded if inputs is TF32 else _as_it_is
     for matrix in np.ndindex(*b.shape[:-2]):
-        b64 = _float64(b[matrix])
+        b64 = _float64(multiplied(b[matrix]))
         b64_size = abs(b64)
         for selected in _blocks(a.shape[-2], b.shape[-1], rows):
-            a64 = _float64(a[matrix][selected])
+            a64 = _float64(multiplied(a[matrix][selected]))
             with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
                 yield _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
 
@@ -220,6 +235,29 @@ def _blocks(m: int, n: int, rows: list[int] | None) -> list[Any]:
 
 def _float64(values: Any) -> Any:
     return values.double() if hasattr(values, "double") else values.astype("float64")
+
+
+def tf32_rounded(values: Any) -> Any:
+    """fp32 values to the nearest of tf32, ties away from zero, NaN as they are: what cvt.rna.tf32.f32 makes of them.
+
+    Source: PTX ISA, cvt. Half of the last kept bit is added to the magnitude, and the low 13 bits are dropped; past the
+    largest that carries into infinity.
+    """
+    copied = values.clone() if hasattr(values, "clone") else values.copy()
+    bits = copied.view(_int32_of(copied))
+    bits[copied == copied] += 0x1000
+    bits &= -0x2000
+    rounded = bits.view(copied.dtype)
+    return _where(values == values, rounded, float("nan"))
+
+
+def _int32_of(values: Any) -> Any:
+    """The int32 of the library whose array it is."""
+    return np.int32 if isinstance(values, np.ndarray) else values.new_empty(0).int().dtype
+
+
+def _as_it_is(values: Any) -> Any:
+    return values
 
 
 def _is_int32(values: Any) -> bool:

@@ -52,9 +52,13 @@ FP16 = DType(name="fp16", bits=16, numpy_type=np.float16, ptx="f16", tma_code=6,
 FP32 = DType(name="fp32", bits=32, numpy_type=np.float32, ptx="f32", tma_code=7, unit_roundoff=2.0**-24)
 INT8 = DType(name="int8", bits=8, numpy_type=np.int8, ptx="s8", tma_code=0, unit_roundoff=0.0, is_whole=True)
 INT32 = DType(name="int32", bits=32, numpy_type=np.int32, ptx="s32", tma_code=3, unit_roundoff=0.0, is_whole=True)
+# fp32 in memory, of which a product keeps the top 19 bits, rounded: what fp32 arrays are multiplied as where the caller
+# says so. Its unit_roundoff is that of the values in a product.
+TF32 = DType(name="tf32", bits=32, numpy_type=np.float32, ptx="tf32", tma_code=11, unit_roundoff=2.0**-11)
 
-ALL: tuple[DType, ...] = (BF16, FP16, FP32, INT8, INT32)
-INPUTS: tuple[DType, ...] = (BF16, FP16, INT8)
+STORED: tuple[DType, ...] = (BF16, FP16, FP32, INT8, INT32)  # what elements of arrays are
+ALL: tuple[DType, ...] = (*STORED, TF32)
+INPUTS: tuple[DType, ...] = (BF16, FP16, INT8, TF32)
 OF_16_BITS: tuple[DType, ...] = (
     BF16,
     FP16,
@@ -70,6 +74,7 @@ _BY_NAME: dict[str, DType] = {
     "fp32": FP32,
     "float32": FP32,
     "float": FP32,
+    "tf32": TF32,
     "int8": INT8,
     "int32": INT32,
 }
@@ -131,7 +136,33 @@ def inputs_text() -> str:
 
 def out_choices(dtype: DType) -> tuple[DType, ...]:
     """Element types that a product of `dtype` inputs can be written in, the one that it has unasked first."""
-    return (INT32,) if dtype.is_whole else (dtype, FP32)
+    if dtype.is_whole:
+        return (INT32,)
+    return (FP32,) if dtype is TF32 else (dtype, FP32)
+
+
+def out_rule(dtype: DType) -> str:
+    """Why these, in a sentence."""
+    if dtype.is_whole:
+        return "sums of whole numbers are int32"
+    return "sums of tf32 inputs are fp32" if dtype is TF32 else "out has the inputs' dtype or fp32"
+
+
+def product_of(stored: DType, inputs: DTypeLike | None) -> DType:
+    """What elements of arrays are multiplied as where a caller names `inputs`: as they are, or fp32 as tf32.
+
+    Raises: DTypeError: no such type, or not of these arrays.
+    """
+    if inputs is None:
+        return stored
+    wanted = by_name(inputs)
+    if wanted is stored or (stored, wanted) == (FP32, TF32):
+        return wanted
+    raise DTypeError(
+        asked=f"inputs = {str(wanted)!r} of {stored} arrays",
+        rule="inputs says how the elements of arrays are multiplied: fp32 as tf32, all others as they are",
+        works="leave inputs out, or cast a and b",
+    )
 
 
 def sums_of(dtype: DType) -> DType:

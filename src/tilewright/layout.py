@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright import dtypes
 from tilewright.batching import Matrices, broadcast, simplified
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.problem import (
     TMA_ALIGNMENT_BYTES,
@@ -24,9 +24,15 @@ from tilewright.problem import (
 from tilewright.tensor import Rows, View, overlap
 
 
-def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | None = None) -> Problem:
+def problem_of(
+    a: View,
+    b: View,
+    out: View | None = None,
+    out_dtype: DType | None = None,
+    inputs: DTypeLike | None = None,
+) -> Problem:
     """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a, of
-    int8 int32).
+    int8 int32). `inputs`: what elements are multiplied as, fp32 as tf32.
 
     Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
     are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
@@ -44,8 +50,9 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
             )
     shape = out_shape(a.shape, b.shape)
     _check_dtypes(a, b, out, out_dtype)
+    dtype = dtypes.product_of(a.dtype, inputs)
     if out is None:
-        out_type, out_align = out_dtype or dtypes.out_choices(a.dtype)[0], TMA_ALIGNMENT_BYTES
+        out_type, out_align = out_dtype or dtypes.out_choices(dtype)[0], TMA_ALIGNMENT_BYTES
         out_strides = row_major_strides(shape)
     else:
         _check_out(out, shape)
@@ -68,7 +75,7 @@ def problem_of(a: View, b: View, out: View | None = None, out_dtype: DType | Non
             m=held.m,
             n=held.n,
             k=held.k,
-            dtype=a.dtype,
+            dtype=dtype,
             out_dtype=out_type,
             a_major=a_major,
             b_major=b_major,

@@ -302,7 +302,9 @@ class Plan(Runner):
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
-        _check_agrees(self.problem, problem_of(a, b, out, None if out is not None else self.problem.out_dtype))
+        planned = self.problem
+        inputs = planned.dtype if a.dtype.numpy == planned.dtype.numpy else None  # others are refused as they are
+        _check_agrees(planned, problem_of(a, b, out, None if out is not None else planned.out_dtype, inputs))
         return self.bind(a.location, out_shape(a.shape, b.shape))
 
     def __copy__(self) -> Plan:

@@ -365,12 +365,14 @@ def checked(problem: Problem) -> Problem:
         raise DTypeError(
             asked=f"inputs of {problem.dtype}",
             rule=f"inputs are {dtypes.inputs_text()}",
-            works="cast a and b",
+            works="pass inputs='tf32', which rounds each to 11 bits, or cast a and b"
+            if problem.dtype is dtypes.FP32
+            else "cast a and b",
         )
     if problem.out_dtype not in dtypes.out_choices(problem.dtype):
         raise DTypeError(
             asked=f"{problem.dtype} inputs with out in {problem.out_dtype}",
-            rule="sums of whole numbers are int32" if problem.dtype.is_whole else "out has the inputs' dtype or fp32",
+            rule=dtypes.out_rule(problem.dtype),
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
     if not problem.is_empty:

@@ -1,4 +1,4 @@
-"""The kinds of inputs that the Ampere family alone multiplies: int8."""
+"""The kinds of inputs that the Ampere family alone multiplies: int8, and fp32 as tf32."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def ran(
     run_once(backend, work, addresses, launched=lambda: reports.append(backend.report))
     found = check_exact(a.view, b.view, out.view)
     if kind == "normal":
-        found = check(a.view, b.view, out.view, problem.out_dtype)
+        found = check(a.view, b.view, out.view, problem.out_dtype, inputs=problem.dtype)
     written = out.view.copy()
     out.view[...] = filler(problem.out_dtype)
     banks = next(report for report in reports if any("cp.async" in opcode for opcode in report.instructions)).banks
@@ -93,7 +93,8 @@ def config_for(problem: Problem, row_bytes: int = 64, **fields: Any) -> AmpereCo
     """The smallest tile that serves its layout."""
     panel = 128 // problem.dtype.size
     tile_m, tile_n = (max(64, panel if major != "k" else 0) for major in (problem.a_major, problem.b_major))
-    config = AmpereConfig(tile_m=tile_m, tile_n=tile_n, tile_k=row_bytes // problem.dtype.size, stages=3)
+    tiles = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": row_bytes // problem.dtype.size}
+    config = AmpereConfig(**tiles, stages=3, warps_n=4 if tile_m == tile_n == 128 else 2)
     changed = config.replace(**fields)
     assert isinstance(changed, AmpereConfig)
     return changed
@@ -104,15 +105,19 @@ def config_for(problem: Problem, row_bytes: int = 64, **fields: Any) -> AmpereCo
 
 @pytest.mark.parametrize(
     ("dtype", "majors", "row_bytes"),
-    [("int8", majors, (64, 128)[index % 2]) for index, majors in enumerate(MAJORS)],
+    [
+        (dtype, majors, (64, 128)[(index + kind) % 2])
+        for kind, dtype in enumerate(("int8", "tf32"))
+        for index, majors in enumerate(MAJORS)
+    ],
     ids=str,
 )
 def test_every_layout_is_right_without_findings_or_conflicts(
     dtype: str, majors: dict[str, Any], row_bytes: int
 ) -> None:
     """Edges in every direction, several k tiles, rows in whole pieces."""
-    step = 16 // packed(1, 1, 1, dtype=dtype).dtype.size
-    problem = packed(72 // step * step, 136, 3 * row_bytes // 2, dtype=dtype, **majors)
+    size = packed(1, 1, 1, dtype=dtype).dtype.size
+    problem = packed(64 + 16 // size, 136, 3 * row_bytes // 2 // size, dtype=dtype, **majors)
     found = ran(problem, config_for(problem, row_bytes))
     assert found.is_right, found.check
     assert found.conflicts == {}
@@ -145,6 +150,45 @@ def test_odd_sizes_strides_and_addresses_of_int8_are_right(
     assert ran(problem, config).is_right
 
 
+@pytest.mark.parametrize("majors", MAJORS[::3], ids=str)
+def test_odd_sizes_strides_and_addresses_of_tf32_are_right(majors: dict[str, Any]) -> None:
+    """B010: rows of fp32 lie at multiples of 4 bytes wherever they are, so none is copied first."""
+    base = packed(33, 40, 51, dtype="tf32", padded=False, **majors)
+    problem = dataclasses.replace(base, a_pitch=base.a_pitch + 2, a_align_bytes=4, b_align_bytes=8, out_align_bytes=4)
+    assert config_for(problem).copied(problem) == ()
+    assert ran(problem, config_for(problem)).is_right
+
+
+@pytest.mark.parametrize("majors", MAJORS[::3], ids=str)
+def test_fp32_is_rounded_to_the_nearest_tf32_before_it_is_multiplied(majors: dict[str, Any]) -> None:
+    """The bound is that of sums of rounded inputs: cut ones are past it. One k value, so that it is narrow."""
+    for k in (1, 40):
+        problem = packed(40, 40, k, dtype="tf32", **majors)
+        assert ran(problem, config_for(problem), kind="normal", exact_sums=True).is_right
+    source = render(AMPERE, problem, config_for(problem), A100)
+    headers = dict(source.headers)
+    headers["warp_tile.cuh"] = headers["warp_tile.cuh"].replace("ptx::cvt_rna_tf32_f32(fragment[i])", "fragment[i]")
+    cut = build(dataclasses.replace(source, headers=tuple(sorted(headers.items())), name="mutant"))
+    assert ran(problem, config_for(problem), kind="normal", exact_sums=True, binary=cut).check.wrong > 400
+
+
+def test_fp32_arrays_are_multiplied_as_tf32_where_the_caller_says_so_and_nowhere_else() -> None:
+    a, b = np.full((16, 8), 1 + 2.0**-12, np.float32), np.eye(8, dtype=np.float32)
+    emulator = tilewright.Emulator("a100")
+    assert (emulator.matmul(a, b, inputs="tf32") == 1).all()
+    plan = emulator.plan(a, b, inputs=tilewright.dtypes.TF32)
+    assert (plan.run(a, b) == 1).all()
+    assert str(plan.problem) == "16x8x8 tf32 -> fp32 NN"
+    with pytest.raises(DTypeError, match=r"inputs of fp32: .* pass inputs='tf32', which rounds each to 11 bits"):
+        emulator.matmul(a, b)
+    with pytest.raises(DTypeError, match=r"inputs = 'tf32' of fp16 arrays: .* leave inputs out"):
+        emulator.matmul(a.astype(np.float16), b.astype(np.float16), inputs="tf32")
+    with pytest.raises(DTypeError, match="sums of tf32 inputs are fp32"):
+        packed(8, 8, 8, dtype="tf32", out_dtype="fp16")
+    with pytest.raises(DTypeError, match="arrays of fp16 with out in fp32"):
+        plan.run(a.astype(np.float16), b.astype(np.float16), np.zeros((16, 8), np.float32))
+
+
 @pytest.mark.parametrize("m", [1, 8, 16])
 def test_few_rows_of_int8_are_served(m: int) -> None:
     """B049: other libraries refuse 16 rows or fewer."""
@@ -155,10 +199,10 @@ SIZES = st.integers(1, 70)
 
 
 @settings(derandomize=True, max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
-@given(m=SIZES, n=SIZES, k=SIZES)
-def test_any_small_product_is_right(m: int, n: int, k: int) -> None:
+@given(m=SIZES, n=SIZES, k=SIZES, dtype=st.sampled_from(["int8", "tf32"]))
+def test_any_small_product_is_right(m: int, n: int, k: int, dtype: str) -> None:
     """One layout: few kernels, so that sizes are many."""
-    problem = packed(m, n, k, dtype="int8")
+    problem = packed(m, n, k, dtype=dtype)
     assert ran(problem, config_for(problem), banks=False).is_right
 
 
@@ -182,15 +226,16 @@ def test_slices_of_int8_are_added_as_whole_numbers(slices: int) -> None:
 
 
 @pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
-def test_a_product_of_int8_is_the_ampere_familys_on_every_card(card: device.Device) -> None:
-    problem = packed(4096, 4096, 4096, dtype="int8")
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("int8", "int32"), ("tf32", "fp32")])
+def test_such_a_product_is_the_ampere_familys_on_every_card(card: device.Device, dtype: str, out_dtype: str) -> None:
+    problem = packed(4096, 4096, 4096, dtype=dtype)
     plan = tilewright.plan(problem, device=card)
     assert plan.family is AMPERE
-    assert problem.out_dtype.name == "int32"
+    assert problem.out_dtype.name == out_dtype
     assert {type(each.config) for each in model.ranked(problem, card, 1 << 30)} == {AmpereConfig}
     assert plan.prediction.roofline_share < 1
     with pytest.raises(ConfigError, match="the hopper family multiplies bf16 and fp16 with fp32 sums"):
-        Config(tile_k=128).check(problem, H200)
+        Config(tile_k=128 // problem.dtype.size).check(problem, H200)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +272,7 @@ def test_a_k_tile_is_64_or_128_bytes_and_a_tile_whole_panels() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
 def test_no_config_of_the_space_of_any_kind_spills_in_any_layout(card: device.Device) -> None:
-    for dtype in ("int8",):
+    for dtype in ("int8", "tf32"):
         for form in ({}, *MAJORS[1:], {"padded": False}):
             for batch in ((), (2, 3)):
                 problem = packed(4095, 4092, 4092, dtype=dtype, batch=batch, **form)
@@ -237,6 +282,7 @@ def test_no_config_of_the_space_of_any_kind_spills_in_any_layout(card: device.De
 
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
+WORDS = "fragment[LATER_K] = ptx::ld_shared_u32(address + FOUR_ROWS)"
 MUTANTS: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
     "the odd bytes are the even ones": (
         "warp_tile.cuh",
@@ -246,6 +292,14 @@ MUTANTS: dict[str, tuple[str, str, str, str, dict[str, Any]]] = {
         MAJORS[3],
     ),
     "the second pair of k is the first": ("warp_tile.cuh", "lane / 8 % 2 * 2 +", "", "int8", MAJORS[1]),
+    "k q + 4 is k q": ("warp_tile.cuh", WORDS, WORDS.replace(" + FOUR_ROWS", ""), "tf32", MAJORS[1]),
+    "words of four rows meet in a bank": (
+        "tile_copy.cuh",
+        "offset ^ (offset >> 2 & 0x60)",
+        "offset ^ (offset >> 3 & 0x70)",
+        "tf32",
+        MAJORS[2],
+    ),
     "rows are not put back": (
         "warp_store.cuh",
         "SPREAD_ROWS = TileA::HAS_BYTES_BY_K",

@@ -22,6 +22,7 @@ TYPES: dict[str, torch.dtype] = {
     "fp32": torch.float32,
     "int8": torch.int8,
     "int32": torch.int32,
+    "tf32": torch.float32,
 }
 
 # A NaN in every floating type of that size, and no value that a product or a memset leaves: 0x7FA5 is NaN in bf16 and

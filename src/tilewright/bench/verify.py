@@ -77,13 +77,13 @@ def _verify_with_torch(
     device = f"cuda:{ordinal}"
     a, b = inputs(problem, kind, seed=seed, device=device)
     canary = Canary.around(problem, offset=out_offset, device=device)
-    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms)
+    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms, inputs=problem.dtype)
     plan.run(a, b, canary.out)
     torch.cuda.synchronize(ordinal)
     if kind == "integer":
         verdict = check_exact(a, b, canary.out)
     else:
-        verdict = check(a, b, canary.out, problem.out_dtype)
+        verdict = check(a, b, canary.out, problem.out_dtype, inputs=problem.dtype)
     return dataclasses.replace(verdict, unwritten=canary.unwritten(), damaged=canary.damaged())
 
 
@@ -105,7 +105,8 @@ def verify_launch(
     out.fill_(filler(problem.out_dtype))
     launch(0)
     synchronize()
-    verdict = check(a, b, out, problem.out_dtype, rows=sampled_rows(problem.m), allowed=allowed)
+    rows = sampled_rows(problem.m)
+    verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, rows=rows, allowed=allowed)
     holding = out == filler(problem.out_dtype) if problem.out_dtype.is_whole else torch.isnan(out)
     return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 
@@ -127,7 +128,10 @@ def verify_without_torch(
     a, b = operands[0].view, operands[1].view
     out = host_operand(problem, "out", launched(cuda, plan, operands[0].memory, operands[1].memory, ordinal)).view
     rows = sampled_rows(problem.m)
-    verdict = check_exact(a, b, out, rows=rows) if kind == "integer" else check(a, b, out, problem.out_dtype, rows=rows)
+    if kind == "integer":
+        verdict = check_exact(a, b, out, rows=rows)
+    else:
+        verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, rows=rows)
     holding = out == POISON_WORD if problem.out_dtype.is_whole else np.isnan(out.astype(np.float32))
     return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 

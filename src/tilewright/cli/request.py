@@ -49,7 +49,7 @@ class Reduction(StrEnum):
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
 N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
 K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
-DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16|int8", help="Element type of a and b.")]
+DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16|int8|tf32", help="Element type of a and b.")]
 OutDTypeOption = Annotated[
     str | None,
     typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: the inputs' or fp32; of int8 int32."),

@@ -226,7 +226,9 @@ class GpuBench:
 
     def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
         assert self._problem is not None  # open() set it
-        return Reference(a[..., self._rows, :], b[..., self._columns], self._problem.out_dtype, exact=exact)
+        problem = self._problem
+        operands = a[..., self._rows, :], b[..., self._columns]
+        return Reference(*operands, problem.out_dtype, inputs=problem.dtype, exact=exact)
 
 
 def _out_bytes(problem: Problem) -> int:

@@ -3,6 +3,6 @@
 
 #include "base.cuh"
 
-enum class Input { bf16, fp16, int8 };
+enum class Input { bf16, fp16, int8, tf32 };
 
-DEVICE constexpr int size_of(Input input) { return input == Input::int8 ? 1 : 2; }
+DEVICE constexpr int size_of(Input input) { return input == Input::int8 ? 1 : input == Input::tf32 ? 4 : 2; }

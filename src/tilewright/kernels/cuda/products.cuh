@@ -4,6 +4,7 @@
 //   inputs        instruction   sums    at overflow
 //   bf16, fp16    m16n8k16      fp32    infinity
 //   int8          m16n8k32      int32   they wrap, modulo 2^32: without .satfinite (PTX ISA, mma)
+//   tf32          m16n8k8       fp32    infinity; inputs are fp32, which warp_tile.cuh rounds: the instruction cuts
 #pragma once
 
 #include "config.cuh"
@@ -29,6 +30,8 @@ DEVICE void multiply_16x8(D (&d)[SUMS], const uint32_t (&a)[4], uint32_t b0, uin
         ptx::mma_sync_m16n8k16_f32_bf16(d, a, b0, b1);
     } else if constexpr (Config::INPUT == Input::fp16) {
         ptx::mma_sync_m16n8k16_f32_f16(d, a, b0, b1);
+    } else if constexpr (Config::INPUT == Input::tf32) {
+        ptx::mma_sync_m16n8k8_f32_tf32(d, a, b0, b1);
     } else {
         ptx::mma_sync_m16n8k32_s32_s8(d, a, b0, b1);
     }

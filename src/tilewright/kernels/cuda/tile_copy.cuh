@@ -7,6 +7,7 @@
 //
 //   where k is contiguous, and of panels of 16 bits     8 rows below each other                  swizzle.cuh's pattern
 //   of panels of bytes (warp_tile.cuh)                  rows r, r + 1, r + 4, r + 5 .. r + 13    chunk ^ bits 0, 2, 3
+//   of panels of 32 bits                                2 chunks of each of 4 rows               chunk ^ 2 (row % 4)
 //
 // A thread copies pieces of COPY_BYTES, always the same piece of a row, of every PASS_ROWS-th row. COPY_BYTES is the
 // largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the
@@ -32,7 +33,8 @@ struct TileLayout {
     static constexpr int ROWS = EXTENT * Config::TILE_K * IN_SIZE / ROW_BYTES;
     static constexpr int BYTES = ROWS * ROW_BYTES;
     static constexpr bool HAS_BYTES_BY_K = !K_MAJOR && IN_SIZE == 1;
-    static constexpr int PERIOD = HAS_BYTES_BY_K ? 2 * ATOM_BYTES : ATOM_BYTES;  // of the swizzle
+    static constexpr bool HAS_WORDS_BY_K = !K_MAJOR && IN_SIZE == 4;
+    static constexpr int PERIOD = HAS_BYTES_BY_K ? 2 * ATOM_BYTES : ATOM_BYTES;  // of the swizzle, or a multiple
     static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "TILE_K's bytes, kept by config.violations");
     static_assert(K_MAJOR || EXTENT % PANEL == 0, "whole panels, kept by config.violations");
 
@@ -40,6 +42,8 @@ struct TileLayout {
     DEVICE static uint32_t swizzled(uint32_t offset) {
         if constexpr (HAS_BYTES_BY_K) {  // bits 0, 2 and 3 of the row, which are 7, 9 and 10 of the offset
             return offset ^ ((offset >> 3 & 0x10) | (offset >> 4 & 0x60));
+        } else if constexpr (HAS_WORDS_BY_K) {  // bits 0 and 1 of the row, which are 7 and 8 of the offset
+            return offset ^ (offset >> 2 & 0x60);
         } else {
             return ::swizzled<ROW_BYTES>(offset);
         }

@@ -21,12 +21,20 @@
 //
 // So of each 16 rows (columns) of the tile the even ones are rows 0 .. 7 of the fragment: SPREAD, which warp_store.cuh
 // undoes. Four prmt an ldmatrix, beside 8 to 16 mma.sync.
+//
+// Words by k. ldmatrix.trans has no 32-bit elements. A lane loads its four words of a fragment one by one, of k q and
+// q + 4 and of m g and g + 8: 8 words of each of 4 rows, 32 banks. Where k is contiguous ldmatrix brings them.
+//
+// tf32. mma.sync reads the top 19 bits of a word, which would cut inputs; cvt.rna rounds each word of a fragment before
+// its first use: a's once a step, b's once a unit. So many cvt as registers: 32 beside the 32 mma.sync of 64 x 64.
 #pragma once
 
 #include "config.cuh"
 #include "fragments.cuh"
 #include "products.cuh"
 #include "ptx/bytes.cuh"
+#include "ptx/convert.cuh"
+#include "ptx/copy.cuh"
 #include "ptx/mma.cuh"
 #include "swizzle.cuh"
 #include "tile_copy.cuh"
@@ -47,8 +55,8 @@ DEVICE FragmentRow bytes_by_k(int32_t lane) {
     return {lane / 16 * 16 + lane % 8 / 2 * 4 + lane / 8 % 2 * 2 + lane % 2, 0};
 }
 
-// Where a lane's rows of the fragments of one operand lie, for ldmatrix; `IS_A`: of a. A warp begins at row `first` of
-// m or n of the tile.
+// Where a lane's rows of the fragments of one operand lie, for ldmatrix, or of words by k its first word; `IS_A`: of a.
+// A warp begins at row `first` of m or n of the tile.
 template <class Layout, bool IS_A, int WARP_EXTENT>
 class FragmentRows {
     static constexpr bool K_MAJOR = Layout::K_MAJOR;
@@ -60,7 +68,8 @@ class FragmentRows {
     static constexpr bool IS_EVEN = WARP_EXTENT % PANEL == 0 || PANEL % WARP_EXTENT == 0;
 
 public:
-    DEVICE FragmentRows(int32_t the_first, int32_t lane) : first(the_first), named(row_of(lane)) {
+    DEVICE FragmentRows(int32_t the_first, int32_t lane)
+        : first(the_first), named(row_of(lane)), byte(Layout::HAS_WORDS_BY_K ? lane / 4 % 4 * 4 : 0) {
         if constexpr (K_MAJOR) {
             own = Layout::swizzled((first + named.row) * ROW_BYTES + named.chunk * CHUNK_BYTES);
         } else {
@@ -88,6 +97,8 @@ private:
     DEVICE static FragmentRow row_of(int32_t lane) {
         if constexpr (Layout::HAS_BYTES_BY_K) {
             return bytes_by_k(lane);
+        } else if constexpr (Layout::HAS_WORDS_BY_K) {
+            return {lane % 4, lane / 16};  // k q; the chunk of m g
         } else {
             return IS_A == K_MAJOR ? rows_first(lane) : chunks_first(lane);
         }
@@ -96,13 +107,25 @@ private:
     DEVICE uint32_t in_panel(int i) const {
         const uint32_t chunk = first / 16 * BLOCK_CHUNKS + i * BLOCK_CHUNKS + named.chunk;
         return chunk / 8 * (Config::TILE_K * ROW_BYTES) +
-               Layout::swizzled(named.row * ROW_BYTES + chunk % 8 * CHUNK_BYTES);
+               Layout::swizzled(named.row * ROW_BYTES + chunk % 8 * CHUNK_BYTES + byte);
     }
 
     const int32_t first;
     const FragmentRow named;
-    uint32_t own;  // offset in a tile of what the lane names of block 0 at k 0; bit 4 and up
+    const uint32_t byte;  // of words by k: where in the chunk
+    uint32_t own;  // offset in a tile of what the lane names of block 0 at k 0; bit 4 and up, of words 2 and up
 };
+
+// A lane's fragment of words by k: `address` is that of k q and m g; m g + 8 is two chunks further in the swizzle.
+template <class Layout, bool IS_A>
+DEVICE void load_words(uint32_t (&fragment)[4], uint32_t address) {
+    constexpr int LATER_M = IS_A ? 1 : 2, LATER_K = IS_A ? 2 : 1;  // which register is that of m g + 8, of k q + 4
+    constexpr uint32_t FOUR_ROWS = 4 * Layout::ROW_BYTES;          // which are swizzled alike
+    fragment[0] = ptx::ld_shared_u32(address);
+    fragment[LATER_M] = ptx::ld_shared_u32(address ^ 2 * CHUNK_BYTES);
+    fragment[LATER_K] = ptx::ld_shared_u32(address + FOUR_ROWS);
+    fragment[3] = ptx::ld_shared_u32((address ^ 2 * CHUNK_BYTES) + FOUR_ROWS);
+}
 
 // The accumulators and fragments of a warp, and where it reads.
 class WarpTile {
@@ -143,9 +166,9 @@ public:
         }
         if constexpr (J == 0) {
 #pragma unroll
-            for (int i = 0; i < A_BLOCKS; ++i) sort<TileA, true>(rA[K_STEP % 2][i]);
+            for (int i = 0; i < A_BLOCKS; ++i) prepare<TileA, true>(rA[K_STEP % 2][i]);
         }
-        sort<TileB, false>(rB[UNIT % B_BUFFERS]);
+        prepare<TileB, false>(rB[UNIT % B_BUFFERS]);
         const uint32_t(&b)[4] = rB[UNIT % B_BUFFERS];
 #pragma unroll
         for (int i = 0; i < A_BLOCKS; ++i) {  // (WARP_M, 16) += (WARP_M, STEP) x (STEP, 16)
@@ -155,10 +178,13 @@ public:
     }
 
 private:
-    // A fragment as it is multiplied, from what was loaded: bytes by k are sorted; others are as they are.
+    // A fragment as it is multiplied, from what was loaded: bytes by k are sorted, fp32 is rounded.
     template <class Layout, bool IS_A>
-    DEVICE static void sort(uint32_t (&fragment)[4]) {
-        if constexpr (Layout::HAS_BYTES_BY_K) {
+    DEVICE static void prepare(uint32_t (&fragment)[4]) {
+        if constexpr (Config::INPUT == Input::tf32) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) fragment[i] = ptx::cvt_rna_tf32_f32(fragment[i]);
+        } else if constexpr (Layout::HAS_BYTES_BY_K) {
             const uint32_t even = ptx::prmt<0x6420>(fragment[0], fragment[1]);
             const uint32_t odd = ptx::prmt<0x7531>(fragment[0], fragment[1]);
             const uint32_t later_even = ptx::prmt<0x6420>(fragment[2], fragment[3]);
@@ -173,7 +199,9 @@ private:
     // Block i of a, of step `step`; past the last step those of the next slot.
     DEVICE void load_a(uint32_t slot, int step, int i) {
         const uint32_t address = a_rows.at(slot, i, step % K_STEPS);
-        if constexpr (TileA::K_MAJOR) {
+        if constexpr (TileA::HAS_WORDS_BY_K) {
+            load_words<TileA, true>(rA[step % 2][i], address);
+        } else if constexpr (TileA::K_MAJOR) {
             ptx::ldmatrix_x4(rA[step % 2][i], address);
         } else {
             ptx::ldmatrix_x4_trans(rA[step % 2][i], address);
@@ -183,7 +211,9 @@ private:
     // What unit `unit` needs of b; past the last unit those of the next slot.
     DEVICE void load_b(uint32_t slot, int unit) {
         const uint32_t address = b_rows.at(slot + TileA::BYTES, unit % B_BLOCKS, unit / B_BLOCKS % K_STEPS);
-        if constexpr (TileB::K_MAJOR) {
+        if constexpr (TileB::HAS_WORDS_BY_K) {
+            load_words<TileB, false>(rB[unit % B_BUFFERS], address);
+        } else if constexpr (TileB::K_MAJOR) {
             ptx::ldmatrix_x4(rB[unit % B_BUFFERS], address);
         } else {
             ptx::ldmatrix_x4_trans(rB[unit % B_BUFFERS], address);

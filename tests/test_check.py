@@ -12,6 +12,7 @@ from tilewright.check import (
     check,
     check_exact,
     integer_limit,
+    integer_stride,
     sampled_rows,
     tf32_rounded,
 )
@@ -188,3 +189,19 @@ def test_int32_sums_are_right_modulo_2_to_the_32() -> None:
     assert not check_exact(a, b, np.array([[2**31 - 1]], np.int32)).ok
     assert check(a[:, :9], b[:9], np.array([[9 * 2**14]], np.int32), INT32).ok
     assert not check(a[:, :9], b[:9], np.array([[9 * 2**14 + 1]], np.int32), INT32).ok
+
+
+def test_the_bound_of_fp16_sums_counts_a_rounding_a_block_and_admits_what_overflows() -> None:
+    assert accumulation_factor(64, sums=FP16) == pytest.approx(4 * 2.0**-11, rel=0.01)
+    assert accumulation_factor(1 << 16, sums=FP16) == np.inf
+    a, b = np.full((1, 32), 64, np.float16), np.full((32, 1), 64, np.float16)
+    b[16:] = -64  # 16 products are 65536, past the largest number of fp16, and all 32 are 0
+    for out in (np.inf, np.nan, 0.0):
+        assert check(a, b, np.array([[out]], np.float16), FP16, sums=FP16).ok
+        assert check(a, b, np.array([[out]], np.float16), FP16).ok == (out == 0)
+
+
+def test_whole_numbers_with_exact_fp16_sums_are_few_where_k_is_long() -> None:
+    assert [integer_limit(k, FP16) for k in (100, 227, 511, 2047, 2048)] == [3, 3, 2, 1, 0]
+    assert [integer_stride(k, FP16) for k in (100, 2047, 2048, 8192)] == [1, 1, 2, 5]
+    assert -(-8192 // integer_stride(8192, FP16)) < 2**11

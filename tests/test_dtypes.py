@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -18,6 +21,11 @@ def test_the_roundoff_is_half_the_distance_from_1_to_its_neighbour(dtype: dtypes
     halfway, beyond = 1 + dtype.unit_roundoff, 1 + dtype.unit_roundoff * 1.001
     assert np.array(halfway).astype(dtype.numpy) == one  # ties to even
     assert np.array(beyond).astype(dtype.numpy) > one
+
+
+@pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
+def test_copies_and_pickles_are_the_tables_own(dtype: dtypes.DType) -> None:
+    assert copy.deepcopy(dtype) is pickle.loads(pickle.dumps(dtype)) is dtype
 
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)

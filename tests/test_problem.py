@@ -195,7 +195,7 @@ def test_every_field_is_part_of_equality() -> None:
     base = packed(64, 64, 64)
     other: dict[str, object] = {
         "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
-        "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n",
+        "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n", "sums": "fp16",
         "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2, "a_major": "m", "out_major": "m",
         "a_align_bytes": 2, "b_align_bytes": 2, "out_is_padded": True,
     }  # fmt: skip

@@ -11,8 +11,12 @@ from tilewright.rates import energy_share, mma_flops_per_cycle, tensor_flops_per
 
 # TOPS or TFLOPS of 16-bit inputs with fp32 sums and of the kind, dense.
 @pytest.mark.parametrize(
-    ("card", "dtype", "of_16_bits", "of_kind"),
+    ("card", "kind", "of_16_bits", "of_kind"),
     [
+        ("h200", "fp16 sums", 989, 989),
+        ("a100", "fp16 sums", 312, 312),
+        ("rtx3090", "fp16 sums", 71, 142),
+        ("rtx4090", "fp16 sums", 165.2, 330.3),
         ("h200", "int8", 989, 1979),
         ("h200", "tf32", 989, 494.5),
         ("a100", "tf32", 312, 156),
@@ -23,9 +27,11 @@ from tilewright.rates import energy_share, mma_flops_per_cycle, tensor_flops_per
         ("rtx4090", "int8", 165.2, 660.6),
     ],
 )
-def test_rates_are_those_of_the_data_sheets(card: str, dtype: str, of_16_bits: float, of_kind: float) -> None:
+def test_rates_are_those_of_the_data_sheets(card: str, kind: str, of_16_bits: float, of_kind: float) -> None:
     device = preset(card)
-    rates = [tensor_flops_per_cycle(packed(64, 64, 64, dtype=kind), device) for kind in ("bf16", dtype)]
+    dtype, *sums = kind.split()
+    of = {"dtype": dtype, **({"sums": dtype} if sums else {})}
+    rates = [tensor_flops_per_cycle(packed(64, 64, 64, **each), device) for each in ({}, of)]
     assert rates[0] == device.tensor_flops_per_cycle
     assert rates[1] / rates[0] == pytest.approx(of_kind / of_16_bits, rel=0.01)
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config
 from tilewright.device import Device
+from tilewright.dtypes import FP32
 from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
 from tilewright.problem import Problem
 
@@ -122,8 +123,12 @@ class AmpereConfig(Config):
 
     @property
     def accumulators(self) -> int:
-        """Registers a thread that hold sums."""
+        """Sums a thread."""
         return self.warp_m * self.warp_n // WARP_THREADS
+
+    def sum_registers(self, problem: Problem) -> int:
+        """Registers a thread that hold them: of fp16 two each."""
+        return self.accumulators * problem.sums.size // FP32.size
 
     @property
     def fragment_registers(self) -> int:
@@ -261,9 +266,10 @@ class AmpereConfig(Config):
                 "fewer stages or fewer ctas"
             )
         registers, state = self.registers_at_most(device), self._registers_of_state(problem)
-        if (needed := self.accumulators + self.fragment_registers + state) > registers:
+        sums = self.sum_registers(problem)
+        if (needed := sums + self.fragment_registers + state) > registers:
             found.append(
-                f"{self.accumulators} accumulators a thread, {self.fragment_registers} registers of fragments and "
+                f"{sums} accumulators a thread, {self.fragment_registers} registers of fragments and "
                 f"{state} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
                 f"{registers} each; use a smaller tile, more warps or fewer ctas"
             )

@@ -15,12 +15,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.dtypes import TF32, DType
+from tilewright.dtypes import FP16, TF32, DType
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
 FP32_ULP = 2.0**-23
 EXACT_SUM = 2**24  # integers up to here are exact in fp32
+FP16_EXACT_SUM = 2**11  # ... and in fp16
+FP16_LARGEST = float(ml_dtypes.finfo(FP16.numpy).max)
 INT32_RANGE = 2.0**32
 
 
@@ -55,19 +57,24 @@ class Check:
         )
 
 
-def accumulation_factor(k: int, inputs: DType | None = None) -> float:
-    """The f of |error| <= f x (|A| x |B|) for a sum of k exact products in tensor-core fp32.
+def accumulation_factor(k: int, inputs: DType | None = None, sums: DType | None = None) -> float:
+    """The f of |error| <= f x (|A| x |B|) for a sum of k exact products in tensor-core fp32, or fp16.
 
     Products of two 16-bit values are exact, and so are those of two of tf32, 22 bits. A wgmma or mma.sync adds 16 of
     them, or 8 of tf32, and the accumulator at once: each addend is aligned to the largest and cut off, and so is the
     sum; each cut loses less than one fp32 ulp of a number below |A| x |B|. That makes k + k/16 cuts of a whole ulp (k +
     k/8 of tf32), where rounding to nearest would lose half of one.
+    `sums` fp16: what each block of 16 leaves is rounded to nearest, k/16 times at 2^-11. Below the smallest normal
+    number that is an absolute error instead, which check() adds. Where the form below has no value any more, from about
+    k = 32768 on, nothing is promised: infinity.
     Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021; the
     form n u / (1 - n u): Higham, "Accuracy and Stability of Numerical Algorithms", lemma 3.1.
     """
     block = 8 if inputs is TF32 else 16
     cuts = (k + -(-k // block)) * FP32_ULP
-    return cuts / (1 - cuts)
+    if sums is FP16:
+        cuts += -(-k // block) * FP16.unit_roundoff
+    return cuts / (1 - cuts) if cuts < 1 else float("inf")
 
 
 def check(
@@ -77,13 +84,15 @@ def check(
     out_dtype: DType,
     *,
     inputs: DType | None = None,
+    sums: DType | None = None,
     rows: list[int] | None = None,
     allowed: float = 0.0,
 ) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
     `inputs`: what elements are multiplied as, where that is not their own type: fp32 as tf32, rounded as the kernel
-    rounds them (cvt.rna), so that the bound is that of the sums alone.
+    rounds them (cvt.rna), so that the bound is that of the sums alone. `sums`: what products are summed in; in fp16,
+    where a partial sum may pass its largest number, an infinity or NaN is right too.
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
@@ -92,7 +101,7 @@ def check(
     """
     if out_dtype.is_whole:
         return check_exact(a, b, out, rows=rows)
-    return _verdict(_bounded(a, b, out_dtype, inputs, rows), out, allowed)
+    return _verdict(_bounded(a, b, out_dtype, inputs, sums, rows), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
@@ -110,10 +119,19 @@ class Reference:
     Holds one float64 matrix of out's size, or two with bounds: for samples of a product, not for all of a large one.
     """
 
-    def __init__(self, a: Any, b: Any, out_dtype: DType, *, inputs: DType | None = None, exact: bool = False) -> None:
-        """`inputs`: as check(). `exact`: they are whole numbers, as in check_exact(). Cost: that of one check."""
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out_dtype: DType,
+        *,
+        inputs: DType | None = None,
+        sums: DType | None = None,
+        exact: bool = False,
+    ) -> None:
+        """`inputs`, `sums`: as check(). `exact`: of whole numbers, as check_exact(). Cost: that of one check."""
         is_exact = exact or out_dtype.is_whole
-        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, None))
+        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, sums, None))
 
     def check(self, out: Any) -> Check:
         """The verdict on one out."""
@@ -127,12 +145,18 @@ class _Block:
     matrix: tuple[int, ...]
     selected: Any
     reference: Any
-    summing: Any = None  # how far fp32 sums may be off
+    summing: Any = None  # how far sums may be off
+    may_overflow: Any = None  # where a partial sum in fp16 may pass its largest number
     out_dtype: DType | None = None
 
 
-def _bounded(a: Any, b: Any, out_dtype: DType, inputs: DType | None, rows: list[int] | None) -> Iterator[_Block]:
-    factor = accumulation_factor(b.shape[-2], inputs)
+def _bounded(
+    a: Any, b: Any, out_dtype: DType, inputs: DType | None, sums: DType | None, rows: list[int] | None
+) -> Iterator[_Block]:
+    k = b.shape[-2]
+    factor = accumulation_factor(k, inputs, sums)
+    # Each rounding of a partial sum that is no normal number is off by half of the smallest number at most.
+    tiny = -(-k // 16) * float(ml_dtypes.finfo(FP16.numpy).smallest_subnormal) / 2 if sums is FP16 else 0.0
     multiplied = tf32_rounded if inputs is TF32 else _as_it_is
     for matrix in np.ndindex(*b.shape[:-2]):
         b64 = _float64(multiplied(b[matrix]))
@@ -140,7 +164,10 @@ def _bounded(a: Any, b: Any, out_dtype: DType, inputs: DType | None, rows: list[
         for selected in _blocks(a.shape[-2], b.shape[-1], rows):
             a64 = _float64(multiplied(a[matrix][selected]))
             with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
-                yield _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+                size = abs(a64) @ b64_size
+                summing = factor * size + tiny
+                may_overflow = size + summing > FP16_LARGEST if sums is FP16 else None
+                yield _Block(matrix, selected, a64 @ b64, summing, may_overflow, out_dtype)
 
 
 def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
@@ -168,15 +195,25 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
             bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
             error = abs(got - reference)
         overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+        if block.may_overflow is not None:
+            overflows = overflows | (block.may_overflow & (got * 0 != 0))
         # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
         same = (got == reference) | ((got != got) & (reference != reference))
         tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
     return tally.verdict()
 
 
-def integer_limit(k: int) -> int:
-    """The largest whole number for inputs such that no partial sum of k products reaches 2^24, at most 3."""
-    return min(3, isqrt((EXACT_SUM - 1) // max(k, 1)))
+def integer_limit(k: int, sums: DType | None = None) -> int:
+    """The largest whole number for inputs such that no partial sum of k products reaches 2^24, in fp16 2^11, at most 3;
+    0 where k is too long even for 1."""
+    largest = FP16_EXACT_SUM if sums is FP16 else EXACT_SUM
+    return min(3, isqrt((largest - 1) // max(k, 1)))
+
+
+def integer_stride(k: int, sums: DType | None = None) -> int:
+    """1, or where k is too long for sums of whole numbers to stay exact: of each row of a only every so manieth value
+    may be other than 0, and those be 1 or -1."""
+    return 1 if integer_limit(k, sums) else -(-k // ((FP16_EXACT_SUM if sums is FP16 else EXACT_SUM) - 1))
 
 
 def sampled_rows(m: int, seed: int = 0) -> list[int]:

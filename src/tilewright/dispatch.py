@@ -45,6 +45,7 @@ class _Products(Runner):
         use_records: bool = True,
         reduction: Reduction = FAST,
         inputs: DType | None = None,
+        sums: DType | None = None,
     ) -> None:
         super().__init__(owner.backend, owner.host)
         owner._ledger.add_runner(self)
@@ -54,10 +55,20 @@ class _Products(Runner):
         self._use_records = use_records
         self._reduction = reduction
         self._inputs = inputs
+        self._sums = sums
 
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         plan = self._owner.plan_views(
-            a, b, out, None, self._config, self._num_sms, self._use_records, self._reduction, self._inputs
+            a,
+            b,
+            out,
+            None,
+            self._config,
+            self._num_sms,
+            self._use_records,
+            self._reduction,
+            self._inputs,
+            self._sums,
         )
         return plan.bind(a.location, out_shape(a.shape, b.shape))
 
@@ -89,12 +100,13 @@ class Dispatcher:
         use_records: bool = True,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Any:
         """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
         Arrays of bf16 or fp16 are multiplied with fp32 sums; of int8 with int32 sums, which wrap past 2^31; of fp32
         with `inputs` "tf32" alone: each element is rounded to 11 bits first, a relative error up to 2^-11, and sums are
-        fp32.
+        fp32. `sums` "fp16" of fp16 arrays: sums are rounded to fp16 with every 16 products, and infinite past 65504.
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
         `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
@@ -109,9 +121,9 @@ class Dispatcher:
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records and reduction is FAST and inputs is None:
+        if config is None and num_sms is None and use_records and reduction is FAST and inputs is sums is None:
             return self._products.run(a, b, out)  # FAST is what a literal is
-        return self._products_of(config, num_sms, bool(use_records), reduction, inputs).run(a, b, out)
+        return self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums).run(a, b, out)
 
     @overload
     def plan(
@@ -139,6 +151,7 @@ class Dispatcher:
         use_records: bool = True,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Plan: ...
     def plan(
         self,
@@ -153,18 +166,19 @@ class Dispatcher:
         use_records: bool = True,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
         `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`,
-        `use_records`, `reduction` and `inputs` are those of matmul().
+        `use_records`, `reduction`, `inputs` and `sums` are those of matmul().
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
         if isinstance(a, Problem):
-            if b is not None or out is not None or out_dtype is not None or inputs is not None:
+            if any(each is not None for each in (b, out, out_dtype, inputs, sums)):
                 raise UnsupportedError(
-                    asked="a plan of a Problem with b, out, out_dtype or inputs",
+                    asked="a plan of a Problem with b, out, out_dtype, inputs or sums",
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
@@ -177,7 +191,7 @@ class Dispatcher:
             )
         views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs)
+        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums)
 
     def plan_views(
         self,
@@ -190,9 +204,10 @@ class Dispatcher:
         use_records: bool = True,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
-        problem = problem_of(a, b, out, out_dtype, inputs)
+        problem = problem_of(a, b, out, out_dtype, inputs, sums)
         backend = self.host() if a.location.kind == "host" else self.backend()
         return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records, reduction)
 
@@ -258,23 +273,25 @@ class Dispatcher:
         use_records: bool,
         reduction: Reduction,
         inputs: DTypeLike | None,
+        sums: DTypeLike | None,
     ) -> _Products:
         """The plans of a choice that the caller named."""
         reduction = checked_reduction(reduction)
-        kind = None if inputs is None else dtypes.by_name(inputs)
-        if config is None and num_sms is None and use_records and reduction == FAST and kind is None:
+        kinds = tuple(None if each is None else dtypes.by_name(each) for each in (inputs, sums))
+        if config is None and num_sms is None and use_records and reduction == FAST and kinds == (None, None):
             return self._products
         named = _named_values(checked_changes(config))
-        choice = (named, type(num_sms), num_sms, use_records, reduction, None if kind is None else kind.name)
+        words = tuple(each and each.name for each in kinds)
+        choice = (named, type(num_sms), num_sms, use_records, reduction, words)
         try:
             found = self._chosen.get(choice)
         except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
-            return _Products(self, config, num_sms, use_records, reduction, kind)
+            return _Products(self, config, num_sms, use_records, reduction, *kinds)
         if found is None:
             with self._lock:
                 if len(self._chosen) >= MAX_CHOICES:
                     self._chosen.clear()
-                made = _Products(self, config, num_sms, use_records, reduction, kind)
+                made = _Products(self, config, num_sms, use_records, reduction, *kinds)
                 found = self._chosen.setdefault(choice, made)
         return found
 

@@ -5,6 +5,7 @@ Knows nothing of arrays, kernels or devices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,6 +43,10 @@ class DType:
         """The NumPy type that stores these elements."""
         dtype: np.dtype[Any] = np.dtype(self.numpy_type)
         return dtype
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        """By name: copies, and what another process unpickles, are the table's own, so that `is` tells them apart."""
+        return by_name, (self.name,)
 
     def __str__(self) -> str:
         return self.name
@@ -168,3 +173,19 @@ def product_of(stored: DType, inputs: DTypeLike | None) -> DType:
 def sums_of(dtype: DType) -> DType:
     """What products of `dtype` inputs are summed in unless a caller asks for less."""
     return INT32 if dtype.is_whole else FP32
+
+
+def summed_in(dtype: DType, sums: DTypeLike | None) -> DType:
+    """What products of `dtype` inputs are summed in where a caller names `sums`: fp16 of fp16, or what they are anyway.
+
+    Raises: DTypeError: no such type, or not of these inputs.
+    """
+    usual = sums_of(dtype)
+    wanted = usual if sums is None else by_name(sums)
+    if wanted is usual or (dtype, wanted) == (FP16, FP16):
+        return wanted
+    raise DTypeError(
+        asked=f"{dtype} inputs with sums in {wanted}",
+        rule=f"they are summed in {usual}" + (" or fp16" if dtype is FP16 else "; fp16 inputs alone may be in fp16"),
+        works="leave sums out",
+    )

@@ -104,13 +104,16 @@ class Emulator:
         num_sms: int | None = None,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Any:
         """The product a x b of NumPy arrays, as tilewright.matmul; written when this returns.
 
         Raises: EmulationError: the kernel broke a rule: the first finding of the checks, or what stopped the run.
         UnsupportedError: it would take longer than `limit_s`. And what tilewright.matmul raises.
         """
-        return self._dispatcher.matmul(a, b, out, config=config, num_sms=num_sms, reduction=reduction, inputs=inputs)
+        return self._dispatcher.matmul(
+            a, b, out, config=config, num_sms=num_sms, reduction=reduction, inputs=inputs, sums=sums
+        )
 
     def plan(
         self,
@@ -123,12 +126,21 @@ class Emulator:
         num_sms: int | None = None,
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
     ) -> Plan:
         """The plan of a product on the emulated device, of arrays or of a Problem; its run() runs here."""
         if isinstance(a, Problem):
             return self._dispatcher.plan(a, device=self.device, config=config, num_sms=num_sms, reduction=reduction)
         return self._dispatcher.plan(
-            a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms, reduction=reduction, inputs=inputs
+            a,
+            b,
+            out,
+            out_dtype=out_dtype,
+            config=config,
+            num_sms=num_sms,
+            reduction=reduction,
+            inputs=inputs,
+            sums=sums,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.check import integer_limit
+from tilewright.check import integer_limit, integer_stride
 from tilewright.dtypes import DType
 from tilewright.problem import Problem
 
@@ -28,6 +28,13 @@ def range_of(dtype: DType) -> tuple[int, int]:
     """The least value of whole numbers, and the one past the largest."""
     half: int = 2 ** (dtype.bits - 1)
     return -half, half
+
+
+def is_left_out(problem: Problem) -> NDArray[np.bool_]:
+    """(m, k): the values of a that are 0, so that sums of whole numbers stay exact (check.integer_stride)."""
+    stride = integer_stride(problem.k, problem.sums)
+    places: NDArray[np.bool_] = (np.arange(problem.m)[:, None] + np.arange(problem.k)) % stride != 0
+    return places
 
 
 def filler(dtype: DType) -> float:
@@ -55,7 +62,7 @@ def host_operands(problem: Problem, seed: int, kind: Kind = "integer") -> tuple[
     `kind`: whole numbers whose sums are exact, or a normal distribution; of int8 either is any of its values.
     """
     generator = np.random.default_rng(seed)
-    limit = integer_limit(problem.k)
+    limit = max(integer_limit(problem.k, problem.sums), 1)
     found = []
     for name in ("a", "b", "out"):
         kept = problem.out_dtype if name == "out" else problem.dtype
@@ -67,7 +74,10 @@ def host_operands(problem: Problem, seed: int, kind: Kind = "integer") -> tuple[
             if kept.is_whole:
                 operand.view[...] = generator.integers(*range_of(kept), shape)
             elif kind == "integer":
-                operand.view[...] = generator.integers(-limit, limit + 1, shape).astype(dtype)
+                values = generator.integers(-limit, limit + 1, shape)
+                if name == "a" and integer_stride(problem.k, problem.sums) > 1:
+                    values[..., is_left_out(problem)] = 0
+                operand.view[...] = values.astype(dtype)
             else:
                 operand.view[...] = generator.standard_normal(shape, dtype=np.float32).astype(dtype)
         found.append(operand)

@@ -30,9 +30,11 @@ def problem_of(
     out: View | None = None,
     out_dtype: DType | None = None,
     inputs: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
 ) -> Problem:
     """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a, of
-    int8 int32). `inputs`: what elements are multiplied as, fp32 as tf32.
+    int8 int32). `inputs`: what elements are multiplied as, fp32 as tf32; `sums`: what products are summed in, of
+    fp16 fp16.
 
     Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
     are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
@@ -77,6 +79,7 @@ def problem_of(
             k=held.k,
             dtype=dtype,
             out_dtype=out_type,
+            sums=dtypes.summed_in(dtype, sums),
             a_major=a_major,
             b_major=b_major,
             out_major=out_major,

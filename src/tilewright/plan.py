@@ -303,8 +303,9 @@ class Plan(Runner):
     def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
         planned = self.problem
-        inputs = planned.dtype if a.dtype.numpy == planned.dtype.numpy else None  # others are refused as they are
-        _check_agrees(planned, problem_of(a, b, out, None if out is not None else planned.out_dtype, inputs))
+        is_of_type = a.dtype.numpy == planned.dtype.numpy  # arrays of others are refused as they are
+        inputs, sums = (planned.dtype, planned.sums) if is_of_type else (None, None)
+        _check_agrees(planned, problem_of(a, b, out, None if out is not None else planned.out_dtype, inputs, sums))
         return self.bind(a.location, out_shape(a.shape, b.shape))
 
     def __copy__(self) -> Plan:

@@ -58,6 +58,8 @@ class Problem:
     Units: pitches in elements, the distance between rows of the contiguous dimension; `a_batch`, `b_batch` and
     `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all. A
     pitch of a or b may be 0 as well: rows that are one and the same.
+    `sums`: what products are summed in: fp32, of int8 int32 (which fp32, the default, stands for there); fp16 of fp16
+    where less will do: every 16 products round it.
     `out_is_padded`: what lies between the rows of out, and behind the last, up to the next multiple of 16 bytes, may be
     written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
@@ -69,6 +71,7 @@ class Problem:
     k: int
     dtype: DType = dtypes.BF16
     out_dtype: DType = dtypes.BF16
+    sums: DType = dtypes.FP32
     a_major: AMajor = "k"
     b_major: Major = "k"
     out_major: OutMajor = "n"
@@ -92,8 +95,10 @@ class Problem:
         kept: dict[str, object] = {name: _whole(name, getattr(self, name), ShapeError) for name in ("m", "n", "k")}
         for name in ("a_pitch", "b_pitch", "out_pitch", "a_align_bytes", "b_align_bytes", "out_align_bytes"):
             kept[name] = _whole(name, getattr(self, name), LayoutError)
-        for name in ("dtype", "out_dtype"):
+        for name in ("dtype", "out_dtype", "sums"):
             kept[name] = dtypes.by_name(getattr(self, name))
+        if kept["sums"] is dtypes.FP32:
+            kept["sums"] = dtypes.sums_of(dtypes.by_name(self.dtype))
         kept["batch"] = _wholes("batch", self.batch, ShapeError)
         for name in ("a_batch", "b_batch", "out_batch"):
             kept[name] = _wholes(name, getattr(self, name), LayoutError)
@@ -165,7 +170,7 @@ class Problem:
     @property
     def is_for_wgmma(self) -> bool:
         """Whether it is of the one kind that the Hopper kernel's wgmma multiplies: 16-bit inputs, fp32 sums."""
-        return self.dtype.size == 2
+        return self.dtype in dtypes.OF_16_BITS and self.sums is dtypes.FP32
 
     @property
     def num_matrices(self) -> int:
@@ -275,7 +280,8 @@ class Problem:
     def __str__(self) -> str:
         count = "".join(f"{extent} x " for extent in self.batch)
         columns = " out column-major" if self.out_major == "m" else ""
-        return f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}"
+        sums = "" if self.sums is dtypes.sums_of(self.dtype) else f" sums in {self.sums}"
+        return f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}{sums}"
 
 
 def packed(
@@ -285,6 +291,7 @@ def packed(
     *,
     dtype: DTypeLike = "bf16",
     out_dtype: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
     a_major: AMajor = "k",
     b_major: Major = "k",
     out_major: OutMajor = "n",
@@ -318,6 +325,7 @@ def packed(
             k=k,
             dtype=in_type,
             out_dtype=out_type,
+            sums=dtypes.summed_in(in_type, sums),
             a_major=a_major,
             b_major=b_major,
             out_major=out_major,
@@ -375,6 +383,7 @@ def checked(problem: Problem) -> Problem:
             rule=dtypes.out_rule(problem.dtype),
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
+    dtypes.summed_in(problem.dtype, problem.sums)
     if not problem.is_empty:
         _check_input("a", problem)
         _check_input("b", problem)

@@ -52,6 +52,7 @@ def test_the_package_runs_as_a_module() -> None:
         (("0", "8", "8"), "give sizes from 1 up"),
         (("8", "8", "8", "--dtype", "uint8"), "error: dtype uint8: tilewright multiplies bf16, fp16"),
         (("8", "8", "8", "--dtype", "fp32"), "error: inputs of fp32"),
+        (("8", "8", "8", "--dtype", "int8", "--sums", "fp16"), "error: int8 inputs with sums in fp16"),
         (("8", "8", "8", "--dtype", "bf16", "--out-dtype", "fp16"), "use an out of bf16 or fp32"),
         (("8", "8", "8", "--config", "tile_x=3"), "tile_x is no field; fields are tile_m, tile_n"),
         (("8", "8", "8", "--config", "tile_m=wide"), "tile_m = 'wide' is not a whole number"),

@@ -20,7 +20,7 @@ from tilewright.bench.tuned import OperandSet, Search, partial_sums
 from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
-from tilewright.dtypes import TF32
+from tilewright.dtypes import FP16, TF32
 from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
 from tilewright.order import Reduction
 from tilewright.plan import Plan
@@ -90,12 +90,24 @@ def compare(
         field.add(Candidate(BASELINE, _cublas(problem, sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
             with field.refusing("tilewright" if config is None else f"tilewright {config}"):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms, reduction=reduction, inputs=problem.dtype)
+                plan = make_plan(
+                    *sets[0],
+                    config=config,
+                    num_sms=num_sms,
+                    reduction=reduction,
+                    inputs=problem.dtype,
+                    sums=problem.sums,
+                )
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, config in (named or {}).items():
             with field.refusing(name):
-                choices: dict[str, Any] = {"num_sms": num_sms, "reduction": reduction, "inputs": problem.dtype}
+                choices: dict[str, Any] = {
+                    "num_sms": num_sms,
+                    "reduction": reduction,
+                    "inputs": problem.dtype,
+                    "sums": problem.sums,
+                }
                 plan = make_plan(*sets[0], config=config, use_records=False, **choices)
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, plan in (plans or {}).items():
@@ -187,12 +199,15 @@ def _rows(timing: Timing) -> list[dict[str, Any]]:
 
 
 def _cublas(problem: Problem, sets: Sequence[OperandSet]) -> Callable[[int], None]:
-    """cuBLAS as torch calls it: by default, of fp32 arrays allowed to use tf32, and of int8 by torch._int_mm."""
+    """cuBLAS as torch calls it: by default; of fp32 arrays allowed to use tf32, of int8 by _int_mm, and where fp16
+    sums are asked for allowed to make such."""
     a, _, out = sets[0]
     if problem.dtype is TF32:
         return _calling(sets, _tf32_matmul)
     if problem.dtype.is_whole:
         return _calling(sets, lambda a, b, out: torch._int_mm(a, b, out=out))
+    if problem.sums is FP16:
+        return _calling(sets, _f16_sums_matmul)
     if out.dtype == a.dtype:
         return _calling(sets, lambda a, b, out: torch.matmul(a, b, out=out))
     # matmul refuses an out of another type; these are its kernels with one
@@ -206,6 +221,15 @@ def _tf32_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
         torch.matmul(a, b, out=out)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _f16_sums_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    flags = torch.backends.cuda.matmul
+    before, flags.allow_fp16_accumulation = flags.allow_fp16_accumulation, True
+    try:
+        torch.matmul(a, b, out=out)
+    finally:
+        flags.allow_fp16_accumulation = before
 
 
 def _calling(sets: Sequence[OperandSet], product: Callable[..., object]) -> Callable[[int], None]:

@@ -50,7 +50,7 @@ def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", see
     if kind == "integer":
         verdict = check_exact(a.view, b.view, out.view)
     else:
-        verdict = check(a.view, b.view, out.view, problem.out_dtype, inputs=problem.dtype)
+        verdict = check(a.view, b.view, out.view, problem.out_dtype, inputs=problem.dtype, sums=problem.sums)
     verdict = dataclasses.replace(verdict, unwritten=unwritten(out.view, problem.out_dtype))
     return Ran(verdict, functools.reduce(Report.then, reports))
 

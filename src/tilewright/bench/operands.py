@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import torch
 
-from tilewright.check import integer_limit
-from tilewright.host_operands import filler, range_of
+from tilewright.check import integer_limit, integer_stride
+from tilewright.host_operands import filler, is_left_out, range_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
 Kind = Literal["normal", "integer"]
@@ -115,11 +115,13 @@ def _matrices(name: str, problem: Problem, kind: Kind, generator: Any, device: s
         shape = _memory_shape(own, transposed)
         values = torch.randint(*range_of(problem.dtype), shape, generator=generator, device=device)
     elif kind == "integer":
-        limit = integer_limit(problem.k)
+        limit = max(integer_limit(problem.k, problem.sums), 1)
         values = torch.randint(-limit, limit + 1, _memory_shape(own, transposed), generator=generator, device=device)
     else:
         values = torch.randn(_memory_shape(own, transposed), generator=generator, device=device, dtype=torch.float32)
     own.copy_(values.mT if transposed else values)
+    if kind == "integer" and name == "a" and integer_stride(problem.k, problem.sums) > 1:
+        own[..., torch.from_numpy(is_left_out(problem)).to(device)] = 0
     return view
 
 

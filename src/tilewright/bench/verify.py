@@ -77,13 +77,13 @@ def _verify_with_torch(
     device = f"cuda:{ordinal}"
     a, b = inputs(problem, kind, seed=seed, device=device)
     canary = Canary.around(problem, offset=out_offset, device=device)
-    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms, inputs=problem.dtype)
+    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms, inputs=problem.dtype, sums=problem.sums)
     plan.run(a, b, canary.out)
     torch.cuda.synchronize(ordinal)
     if kind == "integer":
         verdict = check_exact(a, b, canary.out)
     else:
-        verdict = check(a, b, canary.out, problem.out_dtype, inputs=problem.dtype)
+        verdict = check(a, b, canary.out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums)
     return dataclasses.replace(verdict, unwritten=canary.unwritten(), damaged=canary.damaged())
 
 
@@ -106,7 +106,7 @@ def verify_launch(
     launch(0)
     synchronize()
     rows = sampled_rows(problem.m)
-    verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, rows=rows, allowed=allowed)
+    verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, rows=rows, allowed=allowed)
     holding = out == filler(problem.out_dtype) if problem.out_dtype.is_whole else torch.isnan(out)
     return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 
@@ -131,7 +131,7 @@ def verify_without_torch(
     if kind == "integer":
         verdict = check_exact(a, b, out, rows=rows)
     else:
-        verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, rows=rows)
+        verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, rows=rows)
     holding = out == POISON_WORD if problem.out_dtype.is_whole else np.isnan(out.astype(np.float32))
     return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 

@@ -54,6 +54,10 @@ OutDTypeOption = Annotated[
     str | None,
     typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: the inputs' or fp32; of int8 int32."),
 ]
+SumsOption = Annotated[
+    str | None,
+    typer.Option("--sums", metavar="fp16", help="What products are summed in; default: fp32, of int8 int32."),
+]
 AMajorOption = Annotated[
     AMajor, typer.Option("--a-major", help="Contiguous dimension of a: m for the transpose of a (K, M) array.")
 ]
@@ -90,6 +94,7 @@ def problem(
     *,
     dtype: str,
     out_dtype: str | None,
+    sums: str | None = None,
     a_major: AMajor = AMajor.k,
     b_major: BMajor = BMajor.k,
     out_major: OutMajor = OutMajor.n,
@@ -108,6 +113,7 @@ def problem(
         k,
         dtype=dtype,
         out_dtype=out_dtype,
+        sums=sums,
         a_major="k" if a_major is AMajor.k else "m",
         b_major="k" if b_major is BMajor.k else "n",
         out_major="n" if out_major is OutMajor.n else "m",

@@ -9,7 +9,7 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
-from tilewright.dtypes import FP32
+from tilewright.dtypes import FP16, FP32
 from tilewright.kernels import sums
 from tilewright.kernels.family import (
     batch_dims,
@@ -20,6 +20,7 @@ from tilewright.kernels.family import (
     with_operands_named,
 )
 from tilewright.kernels.render import constants_header
+from tilewright.kernels.sliced import LEAST_K, slice_counts
 from tilewright.problem import Problem
 
 # (tile_m, tile_n, warps_m, warps_n, ctas): the tiles worth a look, in the order of preference between equals. 64 x 64 a
@@ -37,6 +38,7 @@ _TILES = (
     (64, 64, 2, 2, 4),
     (32, 64, 2, 2, 4),
 )
+_SLICED_TILES = ((128, 128, 2, 4, 1), (128, 64, 2, 2, 1), (64, 64, 2, 2, 1))  # one CTA an SM, where tiles are few
 _ROWS_BYTES = (64, 128)  # of a row of k values
 _MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
 
@@ -67,6 +69,7 @@ class AmpereFamily:
                     if not found.violations(problem, device):
                         yield found
                         break
+        yield from _sliced_space(problem, device)
 
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered header by path: struct Config. There is no wait to be limited."""
@@ -90,6 +93,7 @@ class AmpereFamily:
             "CLUSTER": 1,
             "TAIL_N": 0,
             "INPUT": f"Input::{problem.dtype}",
+            "F16_SUMS": problem.sums is FP16,
             "OUT_TYPE": f"Type::{FP32 if problem.out_dtype.is_whole else problem.out_dtype}",  # of int32 the bits
             "A_K_MAJOR": problem.a_major == "k",
             "B_K_MAJOR": problem.b_major == "k",
@@ -144,6 +148,22 @@ class AmpereFamily:
 
 
 AMPERE = AmpereFamily()
+
+
+def _sliced_space(problem: Problem, device: Device) -> Iterator[Config]:
+    """For few tiles and a long k: parts of k as a batch, each with as many stages as fit (kernels/sliced.py)."""
+    if problem.batch or problem.k < LEAST_K:
+        return
+    tile_k = _ROWS_BYTES[-1] // problem.dtype.size
+    for tile_m, tile_n, warps_m, warps_n, ctas in _SLICED_TILES:
+        config = AmpereConfig(
+            tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas, group_m=1
+        )
+        for slices in slice_counts(problem, config, device):
+            made = (config.replace(slices=slices, stages=stages) for stages in range(_MOST_STAGES, 2, -1))
+            found = next((each for each in made if not each.violations(problem, device)), None)
+            if found is not None:
+                yield found
 
 
 def _strides(problem: Problem) -> Argument:

@@ -12,7 +12,7 @@ from importlib import resources
 
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, sums_of
 from tilewright.jit.source import Source, included
 from tilewright.kernels.family import Family
 from tilewright.problem import Problem
@@ -188,8 +188,9 @@ def _closure(text: str, headers: Mapping[str, str]) -> set[str]:
 def _slug(problem: Problem, config: Config) -> str:
     """A name that a profiler or a cache listing can show, of what is compiled in: the order of tiles is not."""
     batch = f"batch{len(problem.batch)}_" if problem.batch else ""
+    sums = f"{problem.sums}_sums_" if problem.sums is not sums_of(problem.dtype) else ""
     return (
-        f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
+        f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{sums}{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
         + (f"_tail{config.tail_n}" if config.tail_n else "")
         + (f"_split{config.split_k}" if config.split_k > 1 else "")

@@ -90,9 +90,9 @@ class GpuBench:
         self._columns = sampled_columns(problem.n, seed)
         limit = max(2, min(MAX_SETS, MAX_OPERAND_BYTES // set_bytes(problem)))
         num_sets = num_cold_sets(set_bytes(problem), self._l2_bytes, limit)
-        whole, a, b = self._make_set(problem, seed, integer_limit(problem.k))
-        self._whole = whole
-        self._references.append(("whole numbers", whole, self._reference(a, b, exact=True)))
+        if whole_limit := integer_limit(problem.k, problem.sums):  # else no whole numbers have exact sums
+            self._whole, a, b = self._make_set(problem, seed, whole_limit)
+            self._references.append(("whole numbers", self._whole, self._reference(a, b, exact=True)))
         for index in range(num_sets):
             made, a, b = self._make_set(problem, seed + index, 0)
             self._sets.append(made)
@@ -228,7 +228,7 @@ class GpuBench:
         assert self._problem is not None  # open() set it
         problem = self._problem
         operands = a[..., self._rows, :], b[..., self._columns]
-        return Reference(*operands, problem.out_dtype, inputs=problem.dtype, exact=exact)
+        return Reference(*operands, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, exact=exact)
 
 
 def _out_bytes(problem: Problem) -> int:

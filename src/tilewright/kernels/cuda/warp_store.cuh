@@ -14,6 +14,7 @@
 #include "fragments.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/global.cuh"
+#include "ptx/misc.cuh"
 #include "products.cuh"
 #include "rounding.cuh"
 #include "row_store.cuh"
@@ -40,8 +41,16 @@ struct Out {
     int32_t n;
 };
 
-DEVICE uint32_t bits_of(float sum) { return __float_as_uint(sum); }
-DEVICE uint32_t bits_of(int32_t sum) { return static_cast<uint32_t>(sum); }
+// Value i of a lane's 4 in (16, 8), as 4 bytes of out: fp32 and int32 sums as they are, fp16 sums exactly.
+DEVICE uint32_t value_of(const float (&sums)[4], int i) { return __float_as_uint(sums[i]); }
+DEVICE uint32_t value_of(const int32_t (&sums)[4], int i) { return static_cast<uint32_t>(sums[i]); }
+DEVICE uint32_t value_of(const uint32_t (&sums)[2], int i) {
+    return __float_as_uint(ptx::cvt_f32_f16(static_cast<uint16_t>(sums[i / 2] >> i % 2 * 16)));
+}
+
+// Values 2 i and 2 i + 1, as 16-bit values of out.
+DEVICE uint32_t pair_of(const float (&sums)[4], int i) { return rounded_pair(sums[2 * i], sums[2 * i + 1]); }
+DEVICE uint32_t pair_of(const uint32_t (&sums)[2], int i) { return sums[i]; }
 
 // Writes the accumulators of 16 rows of the warp into its slots.
 //
@@ -58,8 +67,8 @@ DEVICE void write_slots(uint32_t slots, const D (&rC)[2 * (Config::WARP_N / 16)]
             const uint32_t slot = slots + block / SLOT_BLOCKS * SLOT_BYTES;
             const uint32_t upper = row * SLOT_ROW_BYTES + block % SLOT_BLOCKS * 16 + pair * 4;
             const uint32_t at = slot + swizzled<SLOT_ROW_BYTES>(upper);  // 8 rows below are swizzled alike
-            ptx::st_shared_u32(at, rounded_pair(rC[block][0], rC[block][1]));
-            ptx::st_shared_u32(at + 8 * SLOT_ROW_BYTES, rounded_pair(rC[block][2], rC[block][3]));
+            ptx::st_shared_u32(at, pair_of(rC[block], 0));
+            ptx::st_shared_u32(at + 8 * SLOT_ROW_BYTES, pair_of(rC[block], 1));
         }
     } else {
         const bool is_odd = row % 2;
@@ -74,7 +83,8 @@ DEVICE void write_slots(uint32_t slots, const D (&rC)[2 * (Config::WARP_N / 16)]
             for (int half = 0; half < (SPREAD_COLUMNS ? 2 : 1); ++half) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    r[half][i] = bits_of(is_odd ? rC[(block ^ 2) + half][i] : rC[block + half][i]);
+                    const uint32_t other = value_of(rC[(block ^ 2) + half], i);
+                    r[half][i] = is_odd ? other : value_of(rC[block + half], i);
                 }
             }
 #pragma unroll

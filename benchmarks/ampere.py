@@ -158,10 +158,10 @@ def timed_configs(problem: Problem) -> list[AmpereConfig]:
     return [variant.config for variant in VARIANTS if variant.expected(problem) is not None]
 
 
-def sources() -> list[Source]:
-    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them."""
+def sources(*, kinds_alone: bool = False) -> list[Source]:
+    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them; or those of --kinds."""
     found: dict[str, Source] = {}
-    for problem in (*checked_problems(), *TIMED):
+    for problem in () if kinds_alone else (*checked_problems(), *TIMED):
         made = [*plans(problem), tilewright.plan(problem, device=preset("h200"))]
         found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
     for problem in (*KINDS_TIMED, *KINDS_CHECKED):
@@ -326,7 +326,7 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="compile into DIR and end; with --kinds theirs alone")
     for part in PARTS:
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--into", type=Path, help="file for facts and full rows")
@@ -336,7 +336,7 @@ def main(words: list[str] | None = None) -> int:
     if options.build:
         from tilewright.jit.build import build_into
 
-        units = sources()
+        units = sources(kinds_alone=options.kinds)
         print(f"{len(units)} kernels")
         build_into(units, options.build)
         return 0

@@ -73,23 +73,23 @@ DEVICE void write_slots(uint32_t slots, const D (&rC)[2 * (Config::WARP_N / 16)]
     } else {
         const bool is_odd = row % 2;
         const uint32_t upper = (SPREAD_ROWS ? 2 * row : row) * SLOT_ROW_BYTES;
-        const uint32_t lower = SPREAD_ROWS ? upper + SLOT_ROW_BYTES : upper + 8 * SLOT_ROW_BYTES;
 #pragma unroll
         for (int block = 0; block < PIECES * SLOT_BLOCKS; block += SPREAD_COLUMNS ? 2 : 1) {  // (16, 8), or (16, 16)
             const uint32_t slot = slots + block / SLOT_BLOCKS * SLOT_BYTES;
-            const uint32_t own = (block % SLOT_BLOCKS ^ (is_odd ? 2 : 0)) * 32 + pair * (SPREAD_COLUMNS ? 16 : 8);
+            const uint32_t own = (block % SLOT_BLOCKS ^ (is_odd ? 2 : 0)) * 32;
+            const uint32_t plain = upper + own + pair * (SPREAD_COLUMNS ? 16 : 8);
             uint32_t r[SPREAD_COLUMNS ? 2 : 1][4];
 #pragma unroll
             for (int half = 0; half < (SPREAD_COLUMNS ? 2 : 1); ++half) {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const uint32_t other = value_of(rC[(block ^ 2) + half], i);
-                    r[half][i] = is_odd ? other : value_of(rC[block + half], i);
+                    r[half][i] = is_odd ? value_of(rC[(block ^ 2) + half], i) : value_of(rC[block + half], i);
                 }
             }
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {  // the upper row, the lower
-                const uint32_t at = slot + swizzled<SLOT_ROW_BYTES>((i == 0 ? upper : lower) + own);
+            for (int i = 0; i < 2; ++i) {  // the upper row; the one below it, or 8 below, which is swizzled alike
+                const uint32_t at = SPREAD_ROWS ? slot + swizzled<SLOT_ROW_BYTES>(plain + i * SLOT_ROW_BYTES)
+                                                : slot + swizzled<SLOT_ROW_BYTES>(plain) + i * 8 * SLOT_ROW_BYTES;
                 if constexpr (SPREAD_COLUMNS) {
                     const uint32_t words[4] = {r[0][2 * i], r[1][2 * i], r[0][2 * i + 1], r[1][2 * i + 1]};
                     ptx::st_shared_v4_u32(at, words);

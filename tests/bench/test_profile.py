@@ -95,7 +95,7 @@ def test_memory_is_held_against_bounds(a5: dict[str, Any]) -> None:
 
 
 def test_wmma_is_compared_by_its_products_alone(a5: dict[str, Any]) -> None:
-    found = profile_report.compared(a5["counted"], Emulated(a5["emulated"] | {"has_wmma": 1.0}, "made"), ABOUT)
+    found = profile_report.compared(a5["counted"], Emulated(a5["emulated"] | {"wmma_instructions": 1.0}, "made"), ABOUT)
     assert not any("ldmatrix" in each.name for each in found)
     assert {each.verdict for each in found if each.name.endswith(", all")} == {"-"}
 

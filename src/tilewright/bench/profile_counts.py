@@ -166,7 +166,7 @@ def columns_of(report: Report) -> dict[str, float]:
     add("gmma_conflicts", sum(pattern.wavefronts - pattern.ideal for pattern in report.patterns))
     for name in ("read", "written"):
         add(f"global_{name}_bytes", report.traffic.get(f"global {name}", 0))
-    add("has_wmma", float(any(opcode.startswith("wmma.") for opcode in report.instructions)))
+    add("wmma_instructions", sum(count for name, count in report.instructions.items() if name.startswith("wmma.")))
     return found
 
 

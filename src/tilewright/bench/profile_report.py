@@ -84,13 +84,13 @@ def _instructions(counted: Counts, own: Counts) -> Iterator[Compared]:
     yield _equal("mma.sync, wmma.mma (HMMA)", counted.get("hmmas"), own.get("hmmas"))
     yield _equal("wgmma, by warps", counted.get("gmmas"), own.get("gmmas"))
     for way in SHARED_WAYS:
-        if not (own.get("has_wmma") and way in _WMMA_WAYS):
+        if not (own.get("wmma_instructions") and way in _WMMA_WAYS):
             yield _equal(_WAY_NAMES[way], counted.get(f"{way}_instructions"), own.get(f"{way}_instructions"))
 
 
 def _shared(counted: Counts, own: Counts) -> Iterator[Compared]:
     """Wavefronts and conflicts, of each way of using shared memory and of all."""
-    if own.get("has_wmma"):
+    if own.get("wmma_instructions"):
         why = "PTX leaves the layout of WMMA's fragments open: ptxas has one, the emulator another"
         yield Compared("wavefronts, all", counted.get("wavefronts"), None, UNKNOWN, why)
         yield Compared("conflicts, all", counted.get("bank_conflicts"), None, UNKNOWN, why)

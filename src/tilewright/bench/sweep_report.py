@@ -12,11 +12,11 @@ from typing import Any
 
 from tilewright.bench.ladder_report import markdown
 from tilewright.bench.plots import drawing
+from tilewright.bench.report import NOT_MEASURED
 from tilewright.bench.sweeps import CUBLAS
 
 Row = dict[str, Any]
 
-NOT_MEASURED = "_Not measured yet._\n"
 NOISE = 0.02  # single samples: a smaller difference is none
 
 # Column of the rows -> (head, what one unit of it is, digits).

@@ -96,11 +96,12 @@ def emulator_facts() -> Row:
     """What the file says where there is no GPU."""
     import datetime
 
-    from tilewright.bench.facts import commit
+    from tilewright.bench.facts import commit, version_of
 
     compiler = STEPS[0].plan(problem_of(2), preset("h200"), _no_backend).binary.compiler
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return {"device": "emulator", "compiler": compiler, "date": date, "commit": commit()}
+    versions = {name.replace("-", "_"): version_of(name) for name in ("nvidia-cuda-nvrtc", "numpy")}
+    return {"device": "emulator", "compiler": compiler, "date": date, "commit": commit()} | versions
 
 
 ROWS = {"check": check_rows, "time": time_rows, "emulate": emulated_rows, "facts": facts_rows}

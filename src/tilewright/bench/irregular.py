@@ -74,7 +74,7 @@ class Step:
         )
 
 
-def _own(tile: tuple[int, int, int], warps: tuple[int, int], stages: int, **fields: int) -> AmpereConfig:
+def _own(tile: tuple[int, int, int], warps: tuple[int, int], stages: int, **fields: Any) -> AmpereConfig:
     (tile_m, tile_n, tile_k), (warps_m, warps_n) = tile, warps
     return AmpereConfig(
         tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, stages=stages, **fields

@@ -92,18 +92,6 @@ def facts_rows() -> Iterator[Row]:
     yield facts(backend()) | {"compiler": compiler}
 
 
-def emulator_facts() -> Row:
-    """What the file says where there is no GPU."""
-    import datetime
-
-    from tilewright.bench.facts import commit, version_of
-
-    compiler = STEPS[0].plan(problem_of(2), preset("h200"), _no_backend).binary.compiler
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    versions = {name.replace("-", "_"): version_of(name) for name in ("nvidia-cuda-nvrtc", "numpy")}
-    return {"device": "emulator", "compiler": compiler, "date": date, "commit": commit()} | versions
-
-
 ROWS = {"check": check_rows, "time": time_rows, "emulate": emulated_rows, "facts": facts_rows}
 
 
@@ -136,6 +124,8 @@ def run_part(part: str, limit_s: float) -> list[Row]:
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     """What --into holds: the machine's facts with this command, and the rows of the parts."""
     if set(parts) <= {"emulate"}:
+        from tilewright.bench.facts import emulator_facts
+
         facts = emulator_facts()
     else:
         facts = run_part("facts", FACTS_LIMIT_S)[0]

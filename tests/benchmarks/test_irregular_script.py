@@ -60,4 +60,4 @@ def test_with_the_emulator_alone_no_driver_is_asked(script: ModuleType, monkeypa
     monkeypatch.setattr(script, "run_part", lambda part, limit_s: [{"kind": "emulated", "status": "ok", "step": "x"}])
     found = script.content(["--emulate"], ["emulate"])
     assert found["facts"]["device"] == "emulator"
-    assert found["facts"]["compiler"].startswith("nvrtc")
+    assert found["facts"]["nvidia_cuda_nvrtc"]

@@ -63,6 +63,9 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "l2_pct": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", 1),
         "dram_pct": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1),
         "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+        "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
     },
     "ladder": {
         "dram_read_bytes": ("dram__bytes_read.sum", 1),

@@ -22,11 +22,11 @@ Row = dict[str, Any]
 SMALL = packed(256, 256, 256)  # four tiles of 128 x 128, four slots deep
 
 
-def conflict_rows(sweep: Sweep) -> Iterator[Row]:
+def conflict_rows(sweep: Sweep, *, at_size: bool = True) -> Iterator[Row]:
     """One row a variant: turns that a read of wgmma takes, the worse operand's; and the emulator's count of the rest.
 
     `conflicts` over the fewest wavefronts at SMALL; `emulated_wavefronts` and `emulated_conflicts` of the sweep's own
-    size, as ncu counts them there. Cost: some three seconds a variant.
+    size, as ncu counts them there, unless `at_size` is false. Cost: some three seconds a variant, else one.
     """
     device = emulated(banks=True)
     for variant in sweep.variants:
@@ -42,7 +42,7 @@ def conflict_rows(sweep: Sweep) -> Iterator[Row]:
             "conflicts": found.get("conflicts"),
         }
         whole = variant.plan(PROBLEM, device.model, lambda: device)
-        counts = emulated_counts(whole).counts
+        counts = emulated_counts(whole).counts if at_size else {}
         for name in ("wavefronts", "conflicts"):
             known = [count for key, count in counts.items() if key.endswith(f"_{name}")]
             row[f"emulated_{name}"] = sum(known) if known else None

@@ -34,6 +34,10 @@ from tilewright.problem import packed
 CSV = (Path(__file__).parent / "ncu_a5_256.csv").read_text()
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 A5 = Asked(m=256, n=256, k=256, rung="a5")
+TAILED = (
+    "tile_m=128", "tile_n=128", "tail_n=64", "stages=3", "store_slots=1", "pingpong=false", "cluster_m=1", "swap=false",
+    "consumers=2", "split_k=1",
+)  # fmt: skip
 ABOUT = {"occupancy_pct": 25.0, "once_read_bytes": 262144, "once_written_bytes": 131072}
 
 
@@ -195,22 +199,32 @@ def test_a_file_without_rows_of_a_profile_is_refused(text: str) -> None:
     [
         Asked(m=512, n=384, k=320, rung="a5"),
         Asked(m=384, n=256, k=448, num_sms=2, family="ampere", config=("tile_m=64", "tile_n=64", "stages=3")),
+        Asked(m=640, n=640, k=320, num_sms=4, config=TAILED),
     ],
     ids=str,
 )
 def test_counts_carried_over_from_small_launches_are_those_of_the_launch(asked: Asked) -> None:
-    """A CTA a tile; and two SMs whose CTAs take many tiles each."""
+    """A CTA a tile; two SMs whose CTAs take many tiles each; four with a tail of narrow tiles."""
     device = emulated("h200", banks=True)
     plan = asked.plan(device.model, lambda: device)
     small = [small_plan(plan, problem, device) for problem in small_problems(plan)]
     found = [(extent_of(each), columns_of(report_of(each, device))) for each in small]
     counts, left_out = carried(found, extent_of(plan))
     own = columns_of(report_of(plan, device))
+    assert bool(plan.config.tail_n) is (extent_of(plan).narrow_tiles > 0)
     assert not {name for name in left_out if name.endswith(("wavefronts", "conflicts"))}
-    assert own["ldsm_wavefronts"] > 0
+    assert own["ldsm_wavefronts" if plan.family.name != "hopper" else "gmma_wavefronts"] > 0
     assert {name: counts[name] for name in counts if "ptx" not in name} == {
         name: own[name] for name in counts if "ptx" not in name
     }
+
+
+def test_of_a_size_that_ends_inside_tiles_no_bytes_written_are_carried_over() -> None:
+    for m, is_cut in ((4096, False), (4000, True)):
+        found = emulated_counts(Asked(m=m, n=4096, k=8192, rung="a5").emulated_plan("h200"))
+        assert ("global_written_bytes" in found.counts) is not is_cut
+        assert ("edges" in found.how) is is_cut
+        assert found.counts["hmmas"] == 2 * 4096 * 4096 * 8192 / 4096
 
 
 def test_a_count_that_small_launches_do_not_tell_is_left_out() -> None:
@@ -222,12 +236,6 @@ def test_a_count_that_small_launches_do_not_tell_is_left_out() -> None:
     counts, left_out = carried(found, Extent(132, 1000, 64000))
     assert counts == {"straight": 5 * 132 + 3000 + 128000}
     assert left_out == ("bent",)
-
-
-def test_a_narrow_tail_is_not_carried_over() -> None:
-    asked = Asked(m=4096, n=4096, k=4096, config=("tile_m=256", "tile_n=192", "tail_n=120", "stages=3"))
-    found = emulated_counts(asked.emulated_plan("h200"))
-    assert (found.counts, found.how[:25]) == ({}, "not counted: tail_n = 120")
 
 
 @pytest.mark.parametrize("rung", ["v01", "v02", "v10"])

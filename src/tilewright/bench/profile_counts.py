@@ -1,14 +1,15 @@
 """What the emulator counts of a plan's kernel, in the columns that ncu has: of the very launch, or carried over to its
 size from small ones.
 
-A kernel does the same for each CTA, for each tile and for each k tile of a tile, so a count is a sum of three terms.
-Three small launches of the same kernel on one SM give them, a fourth has to agree. Knows nothing of ncu.
+A kernel does the same for each CTA, for each tile and for each k tile of a tile, wide or narrow, so a count is a sum of
+three terms, or of five. As many small launches of the same kernel on one SM or two give them, one more has to agree.
+Knows nothing of ncu.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -38,30 +39,34 @@ class Emulated:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much a launch has to do: CTAs, tiles (of all slices), and k tiles of all tiles."""
+    """How much a launch has to do: CTAs, tiles (of all slices) and k tiles of all of them, and the same of a tail."""
 
     ctas: int
     tiles: int
     k_tiles: int
+    narrow_tiles: int = 0
+    narrow_k_tiles: int = 0
 
 
 def extent_of(plan: Plan) -> Extent:
     """Edges count as whole tiles: the kernel multiplies them so."""
     config, problem = plan.config, plan.problem
-    tiles = config.num_tiles(problem)
-    return Extent(plan.launch.grid, tiles, tiles * -(-problem.k // (config.slices * config.tile_k)))
+    long = -(-problem.k // (config.slices * config.tile_k))
+    tiles, narrow = config.num_tiles(problem), 0
+    if config.tail_n:
+        tiles = config.wide_tiles(problem, plan.launch.grid)
+        narrow = config.narrow_tiles(problem, tiles)
+    return Extent(plan.launch.grid, tiles, tiles * long, narrow, narrow * long)
 
 
 def emulated_counts(plan: Plan) -> Emulated:
     """The counts of one launch of the plan's kernel, without copies before it and without the sums of its slices.
 
-    Cost: EXACT_S at most where the launch itself is emulated, else four small launches, some seconds.
+    Cost: EXACT_S at most where the launch itself is emulated, else four or six small launches, some seconds.
     """
     device = emulated(plan.device, banks=True)
     if emulated_s(plan.problem, plan.config, plan.launch, family=plan.family.name) <= EXACT_S:
         return Emulated(columns_of(report_of(plan, device)), "this launch")
-    if plan.config.tail_n:
-        return Emulated({}, f"not counted: tail_n = {plan.config.tail_n} cuts each size's last columns otherwise")
     try:
         small = [small_plan(plan, problem, device) for problem in small_problems(plan)]
         found = [(extent_of(each), columns_of(report_of(each, device))) for each in small]
@@ -69,34 +74,45 @@ def emulated_counts(plan: Plan) -> Emulated:
         return Emulated({}, f"not counted: {error}")
     counts, left_out = carried(found, extent_of(plan))
     how = f"carried over from {', '.join(_size(each.problem) for each in small)}"
-    how += ", edges as whole tiles" if _is_cut(plan) else ""
+    if _is_cut(plan):
+        how += ", edges as whole tiles"
+        counts.pop("global_written_bytes", None)  # what lies outside is not written; of reads it is a bound
     return Emulated(counts, how, left_out)
 
 
 def carried(found: list[tuple[Extent, dict[str, float]]], target: Extent) -> tuple[dict[str, float], tuple[str, ...]]:
     """Counts at the target from those of small launches, of which the last is the proof; and columns that fail it."""
     names = sorted({name for _, counts in found for name in counts})
-    rows = np.array([(each.ctas, each.tiles, each.k_tiles) for each, _ in found], float)
+    rows = np.array([astuple(each) for each, _ in found], float)
     values = np.array([[counts.get(name, 0.0) for name in names] for _, counts in found])
     terms, *_ = np.linalg.lstsq(rows[:-1], values[:-1], rcond=None)
     proof = rows[-1] @ terms
-    at_target = np.array([target.ctas, target.tiles, target.k_tiles], float) @ terms
+    at_target = np.array(astuple(target), float) @ terms
     sound = np.abs(proof - values[-1]) <= SLACK * np.abs(values[-1]) + 0.5
     kept = {name: float(round(at_target[i])) for i, name in enumerate(names) if sound[i]}
     return kept, tuple(name for i, name in enumerate(names) if not sound[i])
 
 
 def small_problems(plan: Plan) -> Iterator[Problem]:
-    """Whole tiles: twice as many, then a longer k, then both otherwise, for the proof."""
+    """Whole tiles, each size with one thing more or longer than another, the last for the proof.
+
+    With a tail: three columns of tiles on two SMs, whose odd number leaves narrow tiles: one, or a wide one's width.
+    """
     config, problem = plan.config, plan.problem
     rows, columns = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
-    if problem.out_major != ("m" if config.swap else "n"):  # computed transposed
-        rows, columns = columns, rows
-    shortest = config.stages + 1
-    for height, k_tiles in ((2, shortest), (4, shortest), (4, shortest + 2), (6, shortest + 1)):
+    k = config.stages + 1
+    sizes = [(2 * rows, k), (4 * rows, k), (4 * rows, k + 2), (6 * rows, k + 1)]
+    extents = [(height, 2 * columns, k_tiles) for height, k_tiles in sizes]
+    if config.tail_n:
+        one, all_of_it = 2 * columns + config.tail_n, 3 * columns
+        extents = [(rows, one, k), (rows, one, k + 2), (rows, all_of_it, k), (rows, all_of_it, k + 2)]
+        extents += [(3 * rows, all_of_it, k), (5 * rows, all_of_it, k + 1)]
+    for height, width, k_tiles in extents:
+        if problem.out_major != ("m" if config.swap else "n"):  # computed transposed
+            height, width = width, height
         yield packed(
-            height * rows,
-            2 * columns,
+            height,
+            width,
             k_tiles * config.tile_k * config.slices,
             dtype=problem.dtype.name,
             out_dtype=problem.out_dtype.name,
@@ -108,14 +124,14 @@ def small_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def small_plan(plan: Plan, problem: Problem, device: EmulatedBackend) -> Plan:
-    """The same kernel for another size, on one SM, or as many as its cluster takes. Raises: ConfigError."""
+    """The same kernel for another size, on one SM, or as many as its cluster or a tail takes. Raises: ConfigError."""
     return Plan(
         problem,
         plan.device,
         plan.family,
         plan.config,
         why="the same kernel at a small size",
-        num_sms=plan.launch.cluster,
+        num_sms=2 if plan.config.tail_n else plan.launch.cluster,
         backend=lambda: device,
         ledger=Ledger(),
     )

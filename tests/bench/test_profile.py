@@ -28,6 +28,7 @@ from tilewright.bench.profile_counts import (
     small_plan,
     small_problems,
 )
+from tilewright.bench.sweeps import PROBLEM, sweep
 from tilewright.errors import ConfigError, UnsupportedError
 from tilewright.problem import packed
 
@@ -250,3 +251,18 @@ def test_wavefronts_of_shared_memory_are_those_that_an_h200_counted(rung: str) -
     assert sum(value for name, value in found.counts.items() if name.endswith("_conflicts")) == 0
     assert not found.left_out
     assert packed(8192, 8192, 8192).m == own["m"]
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [("cluster", "256x128 2x1, b multicast"), ("tile", "256x192 staggered, narrow tail of 80")],
+)
+def test_wgmmas_and_filled_bytes_are_those_that_an_h200_counted(name: str, variant: str) -> None:
+    """8192^3: every wgmma; what TMA delivers to all CTAs of a multicast, edges of a tail as whole tiles."""
+    rows = json.loads(max(RESULTS.glob("h200_*_sweeps.json")).read_text())["rows"]
+    (own,) = (row for row in rows if row["kind"] == "sweep_counters" and row["variant"] == variant)
+    chip = emulated("h200")
+    (swept,) = (each for each in sweep(name, chip.model).variants if each.name == variant)
+    counts = emulated_counts(swept.plan(PROBLEM, chip.model, lambda: chip)).counts
+    assert counts["gmmas"] == own["wgmmas"]
+    assert counts["delivered_bytes"] == pytest.approx(own["fill_bytes"], rel=0.021)

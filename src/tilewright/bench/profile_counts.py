@@ -22,6 +22,7 @@ from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
 
 EXACT_S = 10.0  # what a launch may take in the emulator by estimate to be run as it is
+WAVEFRONT_BYTES = 128
 SLACK = 0.005  # of a count, between what the fourth small launch has and what three say of it
 
 _WAYS = {"ldmatrix": "ldsm", "cp.async": "ldgsts", "ld.shared": "ld", "st.shared": "st", "stmatrix": "stsm"}
@@ -158,6 +159,7 @@ def report_of(plan: Plan, device: EmulatedBackend) -> Report:
 def columns_of(report: Report) -> dict[str, float]:
     """The report in ncu's columns: instructions of warps, wavefronts and conflicts by how shared memory is used, bytes.
 
+    `delivered_bytes`: what TMA brings, to each CTA of a multicast; what threads write beside it fills its wavefronts.
     WMMA's loads are left out: PTX leaves the layout of its fragments open, and ptxas makes them of others.
     """
     found: dict[str, float] = {}
@@ -182,6 +184,9 @@ def columns_of(report: Report) -> dict[str, float]:
     add("gmma_conflicts", sum(pattern.wavefronts - pattern.ideal for pattern in report.patterns))
     for name in ("read", "written"):
         add(f"global_{name}_bytes", report.traffic.get(f"global {name}", 0))
+    if any(opcode.startswith("cp.async.bulk.tensor") for opcode in report.instructions):
+        stored = sum(found.get(f"{way}_wavefronts", 0.0) - found.get(f"{way}_conflicts", 0.0) for way in ("st", "stsm"))
+        add("delivered_bytes", report.traffic.get("shared written", 0) - stored * WAVEFRONT_BYTES)
     add("wmma_instructions", sum(count for name, count in report.instructions.items() if name.startswith("wmma.")))
     return found
 

@@ -123,7 +123,11 @@ def _bytes(counted: Counts, own: Counts, about: Mapping[str, Any]) -> Iterator[C
     stores = counted.get("global_store_sectors")
     if stores or not counted:
         yield _at_least("sectors written by threads", stores, None if written is None else written / SECTOR_BYTES)
-    yield _between("bytes from the L2 to SMs", counted.get("fill_bytes"), None, read)
+    if own.get("delivered_bytes"):
+        why = "TMA's, to each CTA of a multicast; rows of 16 bytes fill sectors of 32"
+        yield _equal("bytes from the L2 to SMs", counted.get("fill_bytes"), own["delivered_bytes"], why)
+    else:
+        yield _between("bytes from the L2 to SMs", counted.get("fill_bytes"), None, read)
     yield _between("bytes that the L2 read for SMs", counted.get("l2_read_bytes"), None, read)
     yield _between("bytes read from DRAM", counted.get("dram_read_bytes"), about["once_read_bytes"], read)
     yield _between("bytes written to DRAM", counted.get("dram_written_bytes"), None, about["once_written_bytes"])

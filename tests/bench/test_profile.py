@@ -173,6 +173,12 @@ def test_where_ncu_counts_nothing_the_refusal_says_why_and_what_works(ncu: Ncu, 
     assert "--emulated" in str(refusal.value)
 
 
+def test_what_it_takes_is_built_for_a_machine_without_a_compiler(tmp_path: Path) -> None:
+    words = json.dumps(asdict(Asked(m=4096, n=4096, k=4096, rung="a5")))
+    assert profile.main([words, "--build", str(tmp_path)]) == 0
+    assert list(tmp_path.iterdir())
+
+
 def test_what_cannot_run_is_refused_before_ncu_starts() -> None:
     ncu = Ncu()
     with pytest.raises(ConfigError, match="padding = 4"):
@@ -225,6 +231,7 @@ def test_of_a_size_that_ends_inside_tiles_no_bytes_written_are_carried_over() ->
         found = emulated_counts(Asked(m=m, n=4096, k=8192, rung="a5").emulated_plan("h200"))
         assert ("global_written_bytes" in found.counts) is not is_cut
         assert ("edges" in found.how) is is_cut
+        assert "whole rows" not in found.how  # k is whole: the same kernel
         assert found.counts["hmmas"] == 2 * 4096 * 4096 * 8192 / 4096
 
 

@@ -239,7 +239,7 @@ def launched_rows(asked: Asked) -> Iterator[Row]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """The child's command line. `--build DIR` compiles what it would load, for a machine without a compiler."""
+    """The child's command line. `--build DIR` compiles what it and the emulator load, for another machine."""
     parser = argparse.ArgumentParser(prog="tilewright.bench.profile", description=__doc__.splitlines()[0])
     parser.add_argument("asked", help="an Asked as JSON")
     parser.add_argument("--build", type=Path, metavar="DIR")
@@ -247,9 +247,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     asked = Asked.of_row({"asked": json.loads(options.asked)})
     if options.build:
+        from tilewright.bench.profile_counts import small_plan, small_problems  # the emulator's side
         from tilewright.jit.build import build_into  # the compiler, which the child does not need
 
-        build_into(asked.emulated_plan(preset("h200")).sources, options.build, refuse=True)
+        chip = emulated(preset("h200"))
+        plan = asked.plan(chip.model, lambda: chip)
+        plans = [plan, *(small_plan(plan, problem, chip) for problem in small_problems(plan))]
+        units = {unit.digest(""): unit for each in plans for unit in each.sources}
+        build_into(list(units.values()), options.build, refuse=True)
         return 0
     return write_rows(launched_rows(asked), options.log)
 

@@ -75,6 +75,8 @@ def emulated_counts(plan: Plan) -> Emulated:
         return Emulated({}, f"not counted: {error}")
     counts, left_out = carried(found, extent_of(plan))
     how = f"carried over from {', '.join(_size(each.problem) for each in small)}"
+    if any(each.binary.ptx != plan.binary.ptx for each in small):
+        how += ", the kernel for whole rows"
     if _is_cut(plan):
         how += ", edges as whole tiles"
         counts.pop("global_written_bytes", None)  # what lies outside is not written; of reads it is a bound

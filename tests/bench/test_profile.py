@@ -58,6 +58,9 @@ def test_a_launch_that_does_what_the_emulator_does_agrees_in_every_count(a5: dic
     assert {"ldmatrix", "wavefronts, cp.async", "conflicts, ldmatrix", "conflicts, all", "occupancy %"} <= set(found)
     assert found["mma.sync, wmma.mma (HMMA)"]["ncu"] == 2 * 256**3 / 4096
     assert found["conflicts, all"]["why"].startswith("0.17%")
+    lines = {line[0]: line for line in profile_report.cells(a5)}
+    assert lines["wavefronts, ldmatrix"][4] == "384.0"  # of 4 tiles of 8 k tiles: 8 warps read 64 + 32 rows of 64 bytes
+    assert lines["occupancy %"][4] == "-"
     assert profile_report.stall_cells(a5["counted"])[0][0] == "long_scoreboard"
     assert ("cycles", "14,211") in profile_report.said_cells(a5["counted"])
 

@@ -22,6 +22,7 @@ from tilewright.backends.emulated import emulated
 from tilewright.bench import counters
 from tilewright.bench.children import run_limited, write_rows
 from tilewright.bench.ladder import PRODUCTION, named, occupancy_pct, rung_plan
+from tilewright.bench.profile_counts import extent_of, small_plan, small_problems
 from tilewright.config import changes_from
 from tilewright.device import Device, preset
 from tilewright.dispatch import Dispatcher
@@ -184,8 +185,8 @@ def rows_of_file(text: str, where: str) -> list[Row]:
 
 
 def told(plan: Plan) -> Row:
-    """What is known of the kernel without counting. Units: per cent of an SM's warps; bytes."""
-    problem = plan.problem
+    """What is known of the kernel without counting. Units: per cent of an SM's warps; bytes; k tiles of all tiles."""
+    problem, extent = plan.problem, extent_of(plan)
     return {
         "entry": plan.binary.entry,
         "family": plan.family.name,
@@ -193,6 +194,7 @@ def told(plan: Plan) -> Row:
         "grid": plan.launch.grid,
         "block": plan.launch.block,
         "registers": plan.binary.resources.registers,
+        "k_tiles": extent.k_tiles + extent.narrow_k_tiles,
         "occupancy_pct": occupancy_pct(plan),
         "once_read_bytes": problem.input_bytes,
         "once_written_bytes": problem.out_bytes,
@@ -247,7 +249,6 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     asked = Asked.of_row({"asked": json.loads(options.asked)})
     if options.build:
-        from tilewright.bench.profile_counts import small_plan, small_problems  # the emulator's side
         from tilewright.jit.build import build_into  # the compiler, which the child does not need
 
         chip = emulated(preset("h200"))

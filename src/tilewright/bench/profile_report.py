@@ -20,8 +20,8 @@ Counts = Mapping[str, float | None]
 TOLERANCE = 0.02  # of a count; of conflicts: of the wavefronts that they are part of
 
 AGREE, DISAGREE, UNKNOWN = "agree", "disagree", "-"
-COLUMNS = ("count", "ncu", "emulator", "ncu / emulator", "verdict", "")
-EMULATED_COLUMNS = ("count", "emulator")
+COLUMNS = ("count", "ncu", "emulator", "ncu / emulator", "a k tile", "verdict", "")
+EMULATED_COLUMNS = ("count", "emulator", "a k tile")
 STALL_COLUMNS = ("why warps wait", "warps an issue", "share")
 SAID_COLUMNS = ("ncu", "value")
 
@@ -178,6 +178,7 @@ def cells(row: Row) -> list[tuple[str, ...]]:
             _number(each["ncu"]),
             _number(each["emulated"]),
             "-" if each["ratio"] is None else f"{each['ratio']:.3f}",
+            _a_k_tile(each, row),
             each["verdict"],
             each["why"],
         )
@@ -188,7 +189,7 @@ def cells(row: Row) -> list[tuple[str, ...]]:
 def emulated_cells(row: Row) -> list[tuple[str, ...]]:
     """The emulator's column alone. Bounds that caches have to be held against are left out."""
     return [
-        (each["name"], _number(each["emulated"]))
+        (each["name"], _number(each["emulated"]), _a_k_tile(each, row))
         for each in row["compared"]
         if each["emulated"] is not None and "DRAM" not in each["name"] and "L2 read" not in each["name"]
     ]
@@ -215,6 +216,12 @@ def said_cells(counted: Counts) -> list[tuple[str, ...]]:
         "lsu_pct": "shared memory's pipe busy %",
     }
     return [(name, _number(counted.get(key))) for key, name in names.items() if counted.get(key) is not None]
+
+
+def _a_k_tile(each: Row, row: Row) -> str:
+    """A count, ncu's where there is one, over the k tiles of all tiles: what a CTA does between two barriers."""
+    value = each["emulated"] if each["ncu"] is None else each["ncu"]
+    return "-" if value is None or "%" in each["name"] else f"{value / row['told']['k_tiles']:,.1f}"
 
 
 def _number(value: float | None) -> str:

@@ -166,7 +166,7 @@ def test_a_rung_is_launched_in_a_child_under_ncu_that_leaves_the_clocks_alone() 
         (Ncu("==ERROR== ERR_NVGPUCTRPERM - no permission"), "may not read the GPU's counters"),
         (Ncu("==ERROR== unrecognised option '--print-units'"), "older than"),
         (Ncu(code=None), "its time was over"),
-        (Ncu("==ERROR== something else"), "something else"),
+        (Ncu("==ERROR== something else was stopped when invoked"), "ncu counted nothing: 0 launches: exit 1"),
     ],
 )
 def test_where_ncu_counts_nothing_the_refusal_says_why_and_what_works(ncu: Ncu, says: str) -> None:
@@ -174,6 +174,28 @@ def test_where_ncu_counts_nothing_the_refusal_says_why_and_what_works(ncu: Ncu, 
         profile.profiled(A5, "h200", run=ncu, ncu="ncu")
     assert says in str(refusal.value)
     assert "--emulated" in str(refusal.value)
+
+
+def test_a_child_whose_kernel_was_not_seen_is_told_from_one_that_failed() -> None:
+    ncu = Ncu()
+    with pytest.raises(UnsupportedError, match="ncu saw no launch of the kernel"):
+        profile.profiled(Asked(m=256, n=256, k=256, rung="a5"), "h200", run=renamed(ncu), ncu="ncu")
+    with pytest.raises(UnsupportedError, match="could not be started"):
+        profile.profiled(A5, "h200", run=missing, ncu="ncu")
+
+
+def renamed(ncu: Ncu) -> Any:
+    def run(command: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+        answer = ncu(command, limit_s)
+        if "--log-file" in command:
+            Path(command[list(command).index("--log-file") + 1]).write_text(CSV.replace("a5_multistage", "memset"))
+        return answer
+
+    return run
+
+
+def missing(command: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+    raise FileNotFoundError("ncu")
 
 
 def test_what_it_takes_is_built_for_a_machine_without_a_compiler(tmp_path: Path) -> None:

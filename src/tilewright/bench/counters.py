@@ -135,9 +135,13 @@ _FAILURES: tuple[tuple[str, str, str], ...] = (
         "this ncu is older than the GPU or than the options that are asked of it",
         "install a newer Nsight Compute: 2022.3 or later for Hopper, 2020.1 for Ampere",
     ),
-    (r"stopped", "its time was over before it ended", "ask for a smaller size: ncu repeats a launch many times"),
     (
-        r"No kernels were profiled|exit 0|ok",
+        r"launches: stopped",
+        "its time was over before it ended",
+        "ask for a smaller size: ncu repeats a launch many times",
+    ),
+    (
+        r"No kernels were profiled|launches: ok",
         "ncu saw no launch of the kernel",
         "run `tilewright run` with the same words first, which says why it cannot be launched",
     ),

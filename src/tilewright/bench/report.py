@@ -35,7 +35,9 @@ _ORIGIN = (
     "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
 )  # fmt: skip
 
-NOT_MEASURED = "_Not measured yet._\n"
+NO_ROWS = "_No rows._\n"
+NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
+EMPTY = (NO_ROWS, NOT_MEASURED)
 
 _DATED = re.compile(r"(?P<device>.+)_(?P<date>\d{4}-\d\d-\d\d)_(?P<part>.+)\.json")
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
@@ -466,7 +468,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     if not lines:
-        return "_No rows._\n"
+        return NO_ROWS
     rows = [head, ["---"] * len(head), *lines]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tilewright import errors
+    from tilewright.frontends import torch as torch
     from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
@@ -58,10 +59,14 @@ _HOMES: dict[str, str] = {
     "tune": "tilewright.tuning.tune",
 }
 
+# Modules of the face. `torch` is not in __all__: `from tilewright import *` must neither need PyTorch nor hide its name.
+_MODULES: dict[str, str] = {"errors": "tilewright.errors", "torch": "tilewright.frontends.torch"}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("tilewright.errors")
+    home = _MODULES.get(name)
+    if home is not None:
+        return importlib.import_module(home)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -215,6 +215,13 @@ class Dispatcher:
             self._live = self._make_backend()
         return self._live
 
+    def device_of(self, ordinal: int) -> Device:
+        """The GPU with this ordinal, as a value.
+
+        Raises: DriverError, UnsupportedError: no driver, no such GPU.
+        """
+        return self.backend().device(ordinal)
+
     def clear(self) -> None:
         """Drop every plan that matmul remembers, and every kernel and context; later calls make them anew.
 
@@ -304,5 +311,6 @@ _process = Dispatcher(_cuda_backend)
 
 matmul = _process.matmul
 plan = _process.plan
+device_of = _process.device_of
 clear = _process.clear
 forget_choices = _process.forget_choices

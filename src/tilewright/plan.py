@@ -41,14 +41,14 @@ ConfigChanges = Config | Mapping[str, Any]
 
 @cache
 def host_backend() -> HostBackend:
-    """The process's emulator, for NumPy arrays. Says so once: a result that came from a GPU and one that did not look
-    the same.
+    """The process's emulator, for arrays in host memory. Says so once: a result that came from a GPU and one that did
+    not look the same.
     """
     from tilewright.backends.emulated import emulated  # here: products on a GPU never load the emulator
 
     backend = emulated(limit_s=LIMIT_S)
     warnings.warn(
-        f"NumPy arrays are multiplied by the emulator: the PTX of {backend.model.name}'s kernel on this CPU; "
+        f"arrays in host memory are multiplied by the emulator: the PTX of {backend.model.name}'s kernel on this CPU; "
         "tilewright.Emulator also checks the kernel and does not say this",
         stacklevel=2,
     )

@@ -1,0 +1,407 @@
+"""The ops of the namespace `tilewright` in torch.library: schemas, kernels, fakes, gradients, autocast and vmap.
+
+Defined with define/impl: a call through them costs less than through custom_op. Knows nothing of the way around the
+dispatcher (functional.py), nor of what a product is (products.py).
+
+    matmul(a, b, out_dtype=None)            as torch.matmul
+    matmul_out(a, b, out)                   into out; returns nothing, so that compilers may reuse its memory
+    linear(x, weight, bias, main_grad)      as torch.nn.functional.linear
+    addmm(c, a, b, beta, alpha)             as torch.addmm
+    add_weight_grad(grad, x, main_grad)     main_grad += grad^T x, in fp32
+
+Gradients are the same ops on transposed views, so they are differentiable in turn; no operand is transposed in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilewright.errors import LayoutError, ShapeError, UnsupportedError
+from tilewright.frontends.torch import products
+
+NAMESPACE = "tilewright"
+DEVICES = ("cuda", "cpu")
+_KEYS = {"cuda": "CUDA", "cpu": "CPU"}  # as the dispatcher spells them
+
+_library = torch.library.Library(NAMESPACE, "DEF")  # its registrations live as long as it does
+
+for _schema in (
+    "matmul(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
+    "matmul_out(Tensor a, Tensor b, Tensor(a!) out) -> ()",
+    "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None) -> Tensor",
+    "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0) -> Tensor",
+    "add_weight_grad(Tensor grad, Tensor x, Tensor(a!) main_grad) -> ()",
+):
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+# The overloads themselves: finding one through torch.ops costs a look-up more on each call.
+_ops = getattr(torch.ops, NAMESPACE)
+matmul = _ops.matmul.default
+matmul_out = _ops.matmul_out.default
+linear = _ops.linear.default
+addmm = _ops.addmm.default
+add_weight_grad = _ops.add_weight_grad.default
+
+
+# -- shapes, for kernels and fakes alike -------------------------------------------------------------------------------
+
+
+def _check_inner(a: Tensor, b: Tensor, b_dim: int, rule: str, works: str) -> None:
+    """Raises ShapeError unless the last extent of a meets that of b. Of symbols this becomes the one guard, on k."""
+    if a.dim() == 0 or b.dim() == 0 or a.shape[-1] != b.shape[b_dim]:
+        raise ShapeError(asked=f"{tuple(a.shape)} and {tuple(b.shape)}", rule=rule, works=works)
+
+
+def _check_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> None:
+    products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
+    _check_inner(
+        a,
+        b,
+        -2 if b.dim() > 1 else 0,
+        "the columns of a meet the rows of b",
+        "pass b (..., k, n); a weight stored as (n, k) goes in as its transpose, weight.t()",
+    )
+
+
+def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> None:
+    products.check_dtypes("x", x.dtype, "weight", weight.dtype)
+    if weight.dim() != 2:
+        raise ShapeError(
+            asked=f"a weight of shape {tuple(weight.shape)}",
+            rule="a weight has two dimensions, (out_features, in_features)",
+            works="pass weight (n, k), or use tilewright.torch.matmul for batches",
+        )
+    _check_inner(x, weight, 1, "the last extent of x is in_features, weight's second", "pass x (..., in_features)")
+    if bias is not None:
+        if bias.dim() != 1 or bias.shape[0] != weight.shape[0]:
+            raise ShapeError(
+                asked=f"bias {tuple(bias.shape)} and weight {tuple(weight.shape)}",
+                rule="bias has an element for each of weight's rows",
+                works="pass bias (out_features,)",
+            )
+        products.check_bias_dtype(bias.dtype, x.dtype)
+    if main_grad is not None:
+        _check_main_grad(main_grad, weight.shape[0], weight.shape[1])
+
+
+def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
+    if main_grad.dtype != torch.float32 or main_grad.dim() != 2 or main_grad.requires_grad:
+        raise UnsupportedError(
+            asked=f"main_grad of {main_grad.dtype}, shape {tuple(main_grad.shape)}, "
+            f"requires_grad={main_grad.requires_grad}",
+            rule="a weight's gradient is accumulated into a float32 buffer of the weight's shape",
+            works="pass torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)",
+        )
+    if main_grad.shape[0] != rows or main_grad.shape[1] != columns:
+        raise ShapeError(
+            asked=f"main_grad {tuple(main_grad.shape)} for a weight ({rows}, {columns})",
+            rule="it has the weight's shape",
+            works=f"pass a buffer of shape ({rows}, {columns})",
+        )
+
+
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
+    products.check_dtypes("a", a.dtype, "b", b.dtype)
+    if a.dim() != 2 or b.dim() != 2:
+        raise ShapeError(
+            asked=f"a {tuple(a.shape)} and b {tuple(b.shape)}",
+            rule="addmm multiplies two matrices",
+            works="use tilewright.torch.matmul for batches",
+        )
+    _check_inner(a, b, 0, "the columns of a meet the rows of b", "pass b (k, n)")
+    if c.dtype not in (a.dtype, torch.float32):
+        raise UnsupportedError(
+            asked=f"c of {c.dtype} with a and b of {a.dtype}",
+            rule="c has the inputs' element type or float32",
+            works="cast c",
+        )
+    torch.broadcast_shapes(c.shape, (a.shape[0], b.shape[1]))  # torch's own words when they do not fit
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def _matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    return products.product(a, b, out_dtype)
+
+
+def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
+    products.product_into(a, b, out)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
+    _check_linear(x, weight, bias, main_grad)
+    return products.product_with_bias(x, weight, bias)
+
+
+def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    _check_addmm(c, a, b)
+    return products.product_added(c, a, b, beta, alpha)
+
+
+def _add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
+    products.add_product(_rows(grad).t(), _rows(x), main_grad)
+
+
+# -- fakes: dtype, shape, strides and device as the kernels give ---------------------------------------------------------
+
+
+def _fake_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    _check_matmul(a, b, out_dtype)
+    return a.new_empty(products.out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
+
+
+def _fake_matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
+    _check_matmul(a, b, out.dtype)
+
+
+def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
+    _check_linear(x, weight, bias, main_grad)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+    _check_addmm(c, a, b)
+    return a.new_empty((a.shape[0], b.shape[1]))
+
+
+def _fake_add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
+    products.check_dtypes("grad", grad.dtype, "x", x.dtype)
+    _check_main_grad(main_grad, grad.shape[-1], x.shape[-1])
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """(..., k) as a matrix of rows: a view where torch finds one."""
+    if tensor.dim() == 2:
+        return tensor
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Of matmul. Each operand is kept for the other one's gradient alone."""
+    a, b, _ = inputs
+    needs_a, needs_b = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
+
+
+def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    a_shape, b_shape = ctx.shapes
+    grad = grad.to(ctx.dtype)  # of an fp32 out: products read 16-bit types
+    if len(a_shape) == 1:
+        grad = grad.unsqueeze(-2 if len(b_shape) > 1 else -1)
+    if len(b_shape) == 1:
+        grad = grad.unsqueeze(-1)
+    grad_a = grad_b = None
+    if b is not None:
+        wide = b.unsqueeze(-1) if b.dim() == 1 else b
+        matrices = a_shape if len(a_shape) > 1 else (1, *a_shape)
+        grad_a = _summed(grad, wide.mT, matrices).reshape(a_shape)
+    if a is not None:
+        tall = a.unsqueeze(0) if a.dim() == 1 else a
+        if len(b_shape) <= 2 < tall.dim():  # one b for the whole batch: its gradient is one product of all rows
+            tall, grad = _rows(tall), _rows(grad)
+        matrices = b_shape if len(b_shape) > 1 else (*b_shape, 1)
+        grad_b = _summed(tall.mT, grad, matrices).reshape(b_shape)
+    return grad_a, grad_b, None
+
+
+def _summed(a: Tensor, b: Tensor, shape: Any) -> Tensor:
+    """a x b, summed in fp32 over the dimensions along which an operand of this shape was broadcast."""
+    if products.out_shape(a.shape, b.shape) == tuple(shape):
+        return matmul(a, b)
+    return matmul(a, b, torch.float32).sum_to_size(shape).to(a.dtype)
+
+
+def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, _, main_grad = inputs
+    needs_x, needs_weight = ctx.needs_input_grad[:2]
+    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+    ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
+
+
+def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    grad_x = matmul(grad, weight) if weight is not None else None
+    grad_weight = None
+    if x is not None:
+        if ctx.main_grad is not None:
+            add_weight_grad(grad.detach(), x.detach(), ctx.main_grad)
+        else:
+            grad_weight = matmul(_rows(grad).t(), _rows(x))
+    grad_bias = _rows(grad).sum(0) if ctx.needs_input_grad[2] else None
+    return grad_x, grad_weight, grad_bias, None
+
+
+def _save_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    c, a, b, beta, alpha = inputs
+    _, needs_a, needs_b = ctx.needs_input_grad[:3]
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.c_shape, ctx.c_dtype, ctx.beta, ctx.alpha = c.shape, c.dtype, beta, alpha
+
+
+def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    grad_c = None
+    if ctx.needs_input_grad[0]:
+        grad_c = grad.to(ctx.c_dtype).sum_to_size(ctx.c_shape) * ctx.beta
+    grad_a = None if b is None else matmul(grad, b.t()) * ctx.alpha
+    grad_b = None if a is None else matmul(a.t(), grad) * ctx.alpha
+    return grad_c, grad_a, grad_b, None, None
+
+
+def _no_gradient(op: Any) -> Callable[..., None]:
+    """What an op that writes into its last argument does where gradients are recorded: refuses, as torch's own."""
+
+    def kernel(keyset: Any, *args: Any) -> None:
+        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+            raise UnsupportedError(
+                asked=f"{op.name()} of tensors that require gradients",
+                rule="a product into given memory records no gradient",
+                works="leave out out, or call it under torch.no_grad()",
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+    return kernel
+
+
+# -- autocast ----------------------------------------------------------------------------------------------------------
+
+
+def _autocasting(op: Any, device: str) -> Callable[..., Any]:
+    """The op with its floating-point tensors in the region's type, as torch's own matrix products have them.
+
+    Not torch.library.register_autocast: that one fixes the type when it is registered.
+    """
+    keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, f"Autocast{_KEYS[device]}"))
+
+    def cast(value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64:
+            return value.to(dtype) if value.device.type == device else value
+        return value
+
+    def kernel(*args: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        # A main_grad is where a gradient goes, not an operand.
+        changed = [x if op is linear and index == 3 else cast(x, dtype) for index, x in enumerate(args)]
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            return op(*changed)
+
+    return kernel
+
+
+# -- vmap --------------------------------------------------------------------------------------------------------------
+
+
+def _front(tensor: Tensor, dim: int | None, rank: int) -> Tensor:
+    """The tensor with its mapped dimension first and `rank` behind it; without one, as it is."""
+    if dim is None:
+        return tensor
+    tensor = tensor.movedim(dim, 0)
+    return tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.dim()), *tensor.shape[1:])
+
+
+def _vmap_matmul(info: Any, in_dims: Any, a: Tensor, b: Tensor, out_dtype: Any = None) -> tuple[Tensor, int]:
+    """A batch dimension more; vectors become matrices meanwhile."""
+    a_dim, b_dim, *_ = in_dims
+    a_rank, b_rank = a.dim() - (a_dim is not None), b.dim() - (b_dim is not None)
+    is_row, is_column = a_rank == 1, b_rank == 1
+    if is_row:
+        a, a_rank = a.movedim(a_dim, 0).unsqueeze(1) if a_dim is not None else a.unsqueeze(0), 2
+        a_dim = None if a_dim is None else 0
+    if is_column:
+        b, b_rank = b.movedim(b_dim, 0).unsqueeze(-1) if b_dim is not None else b.unsqueeze(-1), 2
+        b_dim = None if b_dim is None else 0
+    rank = max(a_rank, b_rank)
+    out = matmul(_front(a, a_dim, rank), _front(b, b_dim, rank), out_dtype)
+    if is_row:
+        out = out.squeeze(-2)
+    if is_column:
+        out = out.squeeze(-1)
+    return out, 0
+
+
+def _vmap_linear(
+    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None
+) -> tuple[Tensor, int]:
+    x_dim, weight_dim, bias_dim, *_ = (*in_dims, None, None)
+    if main_grad is not None:
+        raise UnsupportedError(
+            asked="linear with main_grad under vmap",
+            rule="one buffer cannot take the gradients of a mapped batch",
+            works="leave main_grad out; gradients are then returned",
+        )
+    if weight_dim is None and bias_dim is None:
+        return linear(x.movedim(x_dim, 0), weight, bias), 0
+    rank = max(x.dim() - (x_dim is not None), 1)
+    is_row = rank == 1
+    if x_dim is not None:
+        x = x.movedim(x_dim, 0)
+    if is_row:
+        x, rank = x.unsqueeze(-2), 2
+    weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
+    out = matmul(x if x_dim is None else x, _front(weight.mT, None if weight_dim is None else 0, rank))
+    if bias is not None:
+        out = out + (bias if bias_dim is None else _front(bias, bias_dim, rank))
+    return (out.squeeze(-2) if is_row else out), 0
+
+
+def _vmap_addmm(
+    info: Any, in_dims: Any, c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+) -> tuple[Tensor, int]:
+    c_dim, a_dim, b_dim, *_ = in_dims
+    product, _ = _vmap_matmul(info, (a_dim, b_dim), a, b, torch.float32)
+    if a_dim is None and b_dim is None:
+        product = product.unsqueeze(0)
+    out = product * alpha
+    if beta:
+        out = out + _front(c, c_dim, 2).float() * beta
+    return out.to(a.dtype), 0
+
+
+def _refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:
+    raise UnsupportedError(
+        asked="a product into given memory under vmap",
+        rule="what is written in place has one place for a mapped batch",
+        works="use tilewright.torch.matmul, which returns a fresh tensor",
+    )
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+
+_KERNELS: dict[Any, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
+    matmul: (_matmul, _fake_matmul, _vmap_matmul),
+    matmul_out: (_matmul_out, _fake_matmul_out, _refuse_vmap),
+    linear: (_linear, _fake_linear, _vmap_linear),
+    addmm: (_addmm, _fake_addmm, _vmap_addmm),
+    add_weight_grad: (_add_weight_grad, _fake_add_weight_grad, _refuse_vmap),
+}
+_GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    matmul: (_save, _matmul_backward),
+    linear: (_save_linear, _linear_backward),
+    addmm: (_save_addmm, _addmm_backward),
+}
+
+for _op, (_kernel, _fake, _vmap) in _KERNELS.items():
+    _name = _op._schema.name
+    for _device in DEVICES:
+        _library.impl(_op, _kernel, _KEYS[_device])
+        if _op in _GRADIENTS:
+            _library.impl(_op, _autocasting(_op, _device), f"Autocast{_KEYS[_device]}")
+    torch.library.register_fake(_name, _fake, lib=_library)
+    torch.library.register_vmap(_name, _vmap, lib=_library)
+    if _op in _GRADIENTS:
+        _setup, _backward = _GRADIENTS[_op]
+        torch.library.register_autograd(_name, _backward, setup_context=_setup, lib=_library)
+    else:
+        _library.impl(_op, _no_gradient(_op), "Autograd", with_keyset=True)

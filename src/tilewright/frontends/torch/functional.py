@@ -121,13 +121,13 @@ def linear(
     return out if activation is None else _activated(out, activation)
 
 
-def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta c + alpha a x b as torch.addmm, in a's type. With beta = 0, c is not read: NaN in it stays out.
 
     Shapes: a (m, k), b (k, n), c of a shape that broadcasts to (m, n), the result's.
     Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32.
     """
-    return ops.addmm(c, a, b, beta, alpha)
+    return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
 
 
 def _activated(out: Tensor, activation: str) -> Tensor:

@@ -15,13 +15,15 @@ Gradients are the same ops on transposed views, so they are differentiable in tu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
-from tilewright.errors import LayoutError, ShapeError, UnsupportedError
+from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import products
 
 NAMESPACE = "tilewright"
@@ -51,6 +53,15 @@ add_weight_grad = _ops.add_weight_grad.default
 # -- shapes, for kernels and fakes alike -------------------------------------------------------------------------------
 
 
+def _check_devices(a: Tensor, b: Tensor) -> None:
+    if a.device != b.device:
+        raise UnsupportedError(
+            asked=f"operands on {a.device} and {b.device}",
+            rule="the operands of one product lie on one device",
+            works="move one of them with .to()",
+        )
+
+
 def _check_inner(a: Tensor, b: Tensor, b_dim: int, rule: str, works: str) -> None:
     """Raises ShapeError unless the last extent of a meets that of b. Of symbols this becomes the one guard, on k."""
     if a.dim() == 0 or b.dim() == 0 or a.shape[-1] != b.shape[b_dim]:
@@ -59,6 +70,7 @@ def _check_inner(a: Tensor, b: Tensor, b_dim: int, rule: str, works: str) -> Non
 
 def _check_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> None:
     products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
+    _check_devices(a, b)
     _check_inner(
         a,
         b,
@@ -70,6 +82,7 @@ def _check_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) ->
 
 def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> None:
     products.check_dtypes("x", x.dtype, "weight", weight.dtype)
+    _check_devices(x, weight)
     if weight.dim() != 2:
         raise ShapeError(
             asked=f"a weight of shape {tuple(weight.shape)}",
@@ -107,6 +120,7 @@ def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
 
 def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
     products.check_dtypes("a", a.dtype, "b", b.dtype)
+    _check_devices(a, b)
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(
             asked=f"a {tuple(a.shape)} and b {tuple(b.shape)}",
@@ -185,10 +199,9 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """Of matmul. Each operand is kept for the other one's gradient alone."""
-    a, b, _ = inputs
-    needs_a, needs_b = ctx.needs_input_grad[:2]
+def _save_matmul(ctx: Any, needs: Sequence[bool], a: Tensor, b: Tensor, out_dtype: Any = None) -> None:
+    """Each operand is kept for the other one's gradient alone."""
+    needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
     ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
 
@@ -222,10 +235,12 @@ def _summed(a: Tensor, b: Tensor, shape: Any) -> Tensor:
     return matmul(a, b, torch.float32).sum_to_size(shape).to(a.dtype)
 
 
-def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, _, main_grad = inputs
-    needs_x, needs_weight = ctx.needs_input_grad[:2]
+def _save_linear(
+    ctx: Any, needs: Sequence[bool], x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Any = None
+) -> None:
+    needs_x, needs_weight, *rest = needs
     ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+    ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
     ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
 
 
@@ -238,41 +253,99 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             add_weight_grad(grad.detach(), x.detach(), ctx.main_grad)
         else:
             grad_weight = matmul(_rows(grad).t(), _rows(x))
-    grad_bias = _rows(grad).sum(0) if ctx.needs_input_grad[2] else None
+    grad_bias = _rows(grad).sum(0, dtype=ctx.bias_dtype) if ctx.bias_dtype is not None else None
     return grad_x, grad_weight, grad_bias, None
 
 
-def _save_addmm(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    c, a, b, beta, alpha = inputs
-    _, needs_a, needs_b = ctx.needs_input_grad[:3]
+def _save_addmm(
+    ctx: Any, needs: Sequence[bool], c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+) -> None:
+    needs_c, needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
-    ctx.c_shape, ctx.c_dtype, ctx.beta, ctx.alpha = c.shape, c.dtype, beta, alpha
+    ctx.c_like = (c.shape, c.dtype) if needs_c else None
+    ctx.beta, ctx.alpha = beta, alpha
 
 
 def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, b = ctx.saved_tensors
     grad_c = None
-    if ctx.needs_input_grad[0]:
-        grad_c = grad.to(ctx.c_dtype).sum_to_size(ctx.c_shape) * ctx.beta
+    if ctx.c_like is not None:
+        shape, dtype = ctx.c_like
+        grad_c = grad.to(dtype).sum_to_size(shape) * ctx.beta
     grad_a = None if b is None else matmul(grad, b.t()) * ctx.alpha
     grad_b = None if a is None else matmul(a.t(), grad) * ctx.alpha
     return grad_c, grad_a, grad_b, None, None
 
 
-def _no_gradient(op: Any) -> Callable[..., None]:
-    """What an op that writes into its last argument does where gradients are recorded: refuses, as torch's own."""
+def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The op's kernel above the devices': it records `backward` where a gradient is wanted.
+
+    Not torch.library.register_autograd: under forward-mode differentiation that one goes on without the tangents.
+    """
+
+    class Differentiable(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the checker
+        @staticmethod
+        def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
+            if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
+                with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+                    out = _below_autograd(op, keyset, args)
+            else:
+                out = _below_autograd(op, keyset, args)
+            save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+            return (None, *backward(ctx, grad))
+
+    Differentiable.__name__ = Differentiable.__qualname__ = f"Tilewright{op._opname.capitalize()}"
+    records = Differentiable.apply
+    # torch.func has unwrapped its tensors when it comes here, and Function.apply does not know that: the C function.
+    records_inside = super(torch.autograd.Function, Differentiable).apply
+    def kernel(keyset: Any, *args: Any) -> Tensor:
+        if forward_ad._current_level >= 0:
+            _check_tangents(op, args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            if torch._C._are_functorch_transforms_active():
+                with enable_single_level_autograd_function():
+                    return records_inside(keyset, *args)
+            return records(keyset, *args)
+        return _below_autograd(op, keyset, args)
+
+    return kernel
+
+
+def _into_memory(op: Any) -> Callable[..., None]:
+    """The same of an op that writes into its last argument: it refuses to record gradients, as torch's own do."""
 
     def kernel(keyset: Any, *args: Any) -> None:
-        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+        if forward_ad._current_level >= 0:
+            _check_tangents(op, args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             raise UnsupportedError(
                 asked=f"{op.name()} of tensors that require gradients",
                 rule="a product into given memory records no gradient",
                 works="leave out out, or call it under torch.no_grad()",
             )
-        with torch._C._AutoDispatchBelowAutograd():
-            op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+        _below_autograd(op, keyset, args)
 
     return kernel
+
+
+def _below_autograd(op: Any, keyset: Any, args: tuple[Any, ...]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+def _check_tangents(op: Any, args: tuple[Any, ...]) -> None:
+    """Raises UnsupportedError for a dual tensor: its tangent would be lost."""
+    for value in args:
+        if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise UnsupportedError(
+                asked=f"{op.name()} of a dual tensor of forward-mode differentiation",
+                rule="the products have a backward formula and no forward one: the result would have no tangent",
+                works="use torch.matmul under jvp, jacfwd and hessian; jacrev is served",
+            )
 
 
 # -- autocast ----------------------------------------------------------------------------------------------------------
@@ -387,7 +460,7 @@ _KERNELS: dict[Any, tuple[Callable[..., Any], Callable[..., Any], Callable[..., 
     add_weight_grad: (_add_weight_grad, _fake_add_weight_grad, _refuse_vmap),
 }
 _GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    matmul: (_save, _matmul_backward),
+    matmul: (_save_matmul, _matmul_backward),
     linear: (_save_linear, _linear_backward),
     addmm: (_save_addmm, _addmm_backward),
 }
@@ -400,8 +473,5 @@ for _op, (_kernel, _fake, _vmap) in _KERNELS.items():
             _library.impl(_op, _autocasting(_op, _device), f"Autocast{_KEYS[_device]}")
     torch.library.register_fake(_name, _fake, lib=_library)
     torch.library.register_vmap(_name, _vmap, lib=_library)
-    if _op in _GRADIENTS:
-        _setup, _backward = _GRADIENTS[_op]
-        torch.library.register_autograd(_name, _backward, setup_context=_setup, lib=_library)
-    else:
-        _library.impl(_op, _no_gradient(_op), "Autograd", with_keyset=True)
+    _above = _differentiable(_op, *_GRADIENTS[_op]) if _op in _GRADIENTS else _into_memory(_op)
+    _library.impl(_op, _above, "Autograd", with_keyset=True)

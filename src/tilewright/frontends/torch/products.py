@@ -13,7 +13,6 @@ from typing import Any
 import ml_dtypes
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from tilewright import dispatch
 from tilewright.errors import DTypeError, UnsupportedError
@@ -66,7 +65,7 @@ def product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tenso
     Raises: ShapeError, DTypeError, UnsupportedError: what no kernel serves.
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
-    a, b = _plain(a, "a"), _plain(b, "b")
+    a, b = _plain(a), _plain(b)
     if a.is_cuda and (out_dtype is None or out_dtype == a.dtype):
         return dispatch.matmul(a, b)
     out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
@@ -80,11 +79,10 @@ def product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
     Raises: as product(); LayoutError: an out that shares memory with a or b, or whose own elements share places.
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out.dtype)
-    _check_tangent(out, "out")
     if out.dim() and not _is_readable(out) and 0 not in out.stride():
         out.copy_(product(a, b, out.dtype))
         return
-    _run(_plain(a, "a"), _plain(b, "b"), out.detach())
+    _run(_plain(a), _plain(b), out.detach())
 
 
 def product_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -145,10 +143,9 @@ def host_array(tensor: Tensor) -> Any:
     return tensor.numpy()
 
 
-def _plain(tensor: Tensor, name: str) -> Tensor:
+def _plain(tensor: Tensor) -> Tensor:
     """The tensor as the kernels can read it: outside of autograd, with one contiguous matrix dimension, its negation
     carried out."""
-    _check_tangent(tensor, name)
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.is_neg():
@@ -159,16 +156,6 @@ def _plain(tensor: Tensor, name: str) -> Tensor:
 def _is_readable(tensor: Tensor) -> bool:
     """Whether a kernel finds the elements: one of the last two dimensions is contiguous, or a single row or column."""
     return tensor.dim() < 2 or 1 in tensor.stride()[-2:] or 1 in tensor.shape[-2:] or tensor.numel() == 0
-
-
-def _check_tangent(tensor: Tensor, name: str) -> None:
-    """Raises UnsupportedError for a dual tensor of forward-mode differentiation: its tangent would be lost."""
-    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
-        raise UnsupportedError(
-            asked=f"{name}, a dual tensor of forward-mode differentiation",
-            rule="the products have a backward formula and no forward one: the result would have no tangent",
-            works="use torch.matmul under jvp, jacfwd and hessian; jacrev is served",
-        )
 
 
 def _refuse_devices(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tilewright import errors
-    from tilewright.frontends import torch as torch
     from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
     from tilewright.dispatch import clear, matmul, plan
     from tilewright.emulation import Emulator
+    from tilewright.frontends import torch as torch
     from tilewright.plan import Plan
     from tilewright.problem import Problem, packed
     from tilewright.tuning.tune import tune
@@ -59,7 +59,7 @@ _HOMES: dict[str, str] = {
     "tune": "tilewright.tuning.tune",
 }
 
-# Modules of the face. `torch` is not in __all__: `from tilewright import *` must neither need PyTorch nor hide its name.
+# Modules. `torch` is not in __all__: `from tilewright import *` must neither need PyTorch nor take its name.
 _MODULES: dict[str, str] = {"errors": "tilewright.errors", "torch": "tilewright.frontends.torch"}
 
 

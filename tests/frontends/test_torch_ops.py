@@ -219,7 +219,11 @@ REFUSED = {
         UnsupportedError,
         "no_grad",
     ),
-    "the meta device and the CPU": (lambda: T.matmul(whole(4, 8).to("meta"), whole(8, 4)), UnsupportedError, "on one device"),
+    "the meta device and the CPU": (
+        lambda: T.matmul(whole(4, 8).to("meta"), whole(8, 4)),
+        UnsupportedError,
+        "on one device",
+    ),
 }
 
 
@@ -394,3 +398,16 @@ def test_an_exported_program_has_the_op_and_any_number_of_rows() -> None:
 
 
 # -- the emulator ------------------------------------------------------------------------------------------------------
+
+
+def test_the_emulator_multiplies_cpu_tensors_and_refuses_what_would_take_minutes(monkeypatch: Any) -> None:
+    """The kernel's own PTX, forward and backward: TN, NN and TN of transposed views."""
+    from tilewright import dispatch
+    from tilewright.frontends.torch import products
+
+    monkeypatch.undo()
+    assert products.dispatch is dispatch
+    x, w, bias = whole(16, 64), whole(24, 64, seed=1), whole(24, seed=2)
+    assert_same(gradients(T.linear, x, w, bias), gradients(torch.nn.functional.linear, x, w, bias))
+    with pytest.raises(UnsupportedError, match="use a GPU"):
+        T.matmul(torch.empty(8192, 8192, dtype=torch.bfloat16), torch.empty(8192, 8192, dtype=torch.bfloat16))

@@ -114,7 +114,7 @@ def linear(
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
     """
     if main_grad is None and _goes_around(x, weight) and (bias is None or _goes_around(bias, weight)):
-        ops._check_linear(x, weight, bias, None)
+        ops.check_linear(x, weight, bias, None)
         out = products.product_with_bias(x, weight, bias)
     else:
         out = ops.linear(x, weight, bias, main_grad)

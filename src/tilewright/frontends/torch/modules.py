@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from tilewright.frontends.torch import products
 from tilewright.frontends.torch.functional import linear
@@ -51,6 +52,8 @@ def is_served(x: Tensor, weight: Tensor, bias: Tensor | None, emulates: bool = F
     device with kernels. Everything else is torch's."""
     if not (isinstance(x, Tensor) and is_memory(x) and is_memory(weight)):
         return False  # a proxy of a tracer, or a class whose memory is not its value
+    if forward_ad._current_level >= 0 or x.layout is not torch.strided or x.is_nested:
+        return False
     kind = weight.device.type
     if x.device != weight.device or not (kind == "cuda" or (emulates and kind == "cpu")):
         return False

@@ -80,7 +80,7 @@ def _check_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) ->
     )
 
 
-def _check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> None:
+def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> None:
     products.check_dtypes("x", x.dtype, "weight", weight.dtype)
     _check_devices(x, weight)
     if weight.dim() != 2:
@@ -149,7 +149,7 @@ def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
-    _check_linear(x, weight, bias, main_grad)
+    check_linear(x, weight, bias, main_grad)
     return products.product_with_bias(x, weight, bias)
 
 
@@ -162,7 +162,7 @@ def _add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
     products.add_product(_rows(grad).t(), _rows(x), main_grad)
 
 
-# -- fakes: dtype, shape, strides and device as the kernels give ---------------------------------------------------------
+# -- fakes: dtype, shape, strides and device as the kernels give -------------------------------------------------------
 
 
 def _fake_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -175,7 +175,7 @@ def _fake_matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
-    _check_linear(x, weight, bias, main_grad)
+    check_linear(x, weight, bias, main_grad)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -283,25 +283,24 @@ def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., 
     Not torch.library.register_autograd: under forward-mode differentiation that one goes on without the tangents.
     """
 
-    class Differentiable(torch.autograd.Function):  # type: ignore[misc]  # torch is Any to the checker
-        @staticmethod
-        def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
-            if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
-                with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                    out = _below_autograd(op, keyset, args)
-            else:
+    def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
+        if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
                 out = _below_autograd(op, keyset, args)
-            save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
-            return out
+        else:
+            out = _below_autograd(op, keyset, args)
+        save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
+        return out
 
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-            return (None, *backward(ctx, grad))
+    def backwards(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *backward(ctx, grad))
 
-    Differentiable.__name__ = Differentiable.__qualname__ = f"Tilewright{op._opname.capitalize()}"
-    records = Differentiable.apply
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backwards)}
+    function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
+    records = function.apply
     # torch.func has unwrapped its tensors when it comes here, and Function.apply does not know that: the C function.
-    records_inside = super(torch.autograd.Function, Differentiable).apply
+    records_inside = super(torch.autograd.Function, function).apply
+
     def kernel(keyset: Any, *args: Any) -> Tensor:
         if forward_ad._current_level >= 0:
             _check_tangents(op, args)
@@ -407,7 +406,7 @@ def _vmap_matmul(info: Any, in_dims: Any, a: Tensor, b: Tensor, out_dtype: Any =
 def _vmap_linear(
     info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None
 ) -> tuple[Tensor, int]:
-    x_dim, weight_dim, bias_dim, *_ = (*in_dims, None, None)
+    x_dim, weight_dim, bias_dim = in_dims[0], in_dims[1], in_dims[2] if len(in_dims) > 2 else None
     if main_grad is not None:
         raise UnsupportedError(
             asked="linear with main_grad under vmap",
@@ -423,7 +422,7 @@ def _vmap_linear(
     if is_row:
         x, rank = x.unsqueeze(-2), 2
     weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
-    out = matmul(x if x_dim is None else x, _front(weight.mT, None if weight_dim is None else 0, rank))
+    out = matmul(x, _front(weight.mT, None if weight_dim is None else 0, rank))
     if bias is not None:
         out = out + (bias if bias_dim is None else _front(bias, bias_dim, rank))
     return (out.squeeze(-2) if is_row else out), 0

@@ -192,6 +192,9 @@ class HostBackend:
         self.count("free")
         self.spare = self.scratch.pop(address)
 
+    def wait(self, stream: int, ordinal: int) -> None:
+        self.count("wait")
+
     def clear(self) -> None:
         self.count("clear")
         for kernel in self.kernels:

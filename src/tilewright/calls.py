@@ -238,7 +238,8 @@ class Runner(ABC):
         self._host = host
 
     def run(self, a: Any, b: Any, out: Any | None = None) -> Any:
-        """out = a x b on the arrays' device and their library's current stream; returns out before it is written.
+        """out = a x b on the arrays' device and their library's current stream; returns out before it is written (of
+        JAX when it is).
 
         Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,), out as matmul makes it, fresh in the library of a where
         none is given.
@@ -250,8 +251,11 @@ class Runner(ABC):
         if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)  # a look-up a type: arrays of several types, and types not met before
         key, addresses, stream = adapter.describe(a, b, out)
-        if stream is not None and not adapter.names_device:
-            key = (key, *(ordinal_of(self._backend(), address) for address in addresses))
+        waits = False
+        if stream is not None:
+            waits = adapter.waits
+            if not adapter.names_device:
+                key = (key, *(ordinal_of(self._backend(), address) for address in addresses))
         bound = self._bound.get(key)
         if bound is None:
             bound = self._admit(key, adapter, a, b, out)
@@ -270,6 +274,8 @@ class Runner(ABC):
             bound.launch(call, stream)
         if written is not None:
             written((out,))
+        if waits:
+            self._backend().wait(stream, bound.ordinal)
         return out
 
     def _admit(self, key: Hashable, adapter: Adapter, a: Any, b: Any, out: Any | None) -> BoundPlan:

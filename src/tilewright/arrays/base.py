@@ -48,6 +48,7 @@ class Adapter(ABC):
     written: Callable[[tuple[Any]], None] | None = (
         None  # tells the library that an array was written, if it wants to know
     )
+    waits: bool = False  # whether a call returns only when out is written: the library cannot be told to wait for it
     is_emulated: bool = False  # whether its arrays in host memory are multiplied by the emulator; else they are refused
 
     @staticmethod
@@ -92,7 +93,7 @@ class Adapter(ABC):
         """
         raise UnsupportedError(
             asked=f"a product of {self.library} arrays without out",
-            rule="out can be allocated for torch and CuPy arrays only",
+            rule="out can be allocated for torch, CuPy and JAX arrays only",
             works=f"pass out, an array of {dtype} with shape {shape}",
         )
 

@@ -179,6 +179,13 @@ class Backend(Protocol):
         """Give the memory back once all work enqueued on the stream so far has run. Returns before."""
         ...
 
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Block this thread until everything enqueued on the raw stream of the device so far has run.
+
+        Raises: DriverError: some of it failed, or the stream is being captured.
+        """
+        ...
+
     def clear(self) -> None:
         """Drop every handle. Plans reload theirs."""
         ...

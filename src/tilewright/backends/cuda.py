@@ -191,7 +191,7 @@ class CudaBackend:
         """Inside the block this thread may load kernels although a stream is being captured, here or in another thread.
 
         Nothing that is loaded belongs to a graph, so a capture loses nothing by it.
-        Source: CUDA driver API, cuThreadExchangeStreamCaptureMode: other modes prohibit calls that a capture cannot see.
+        Source: CUDA driver API, cuThreadExchangeStreamCaptureMode: others prohibit calls that a capture cannot see.
         """
         relaxed = self.driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
@@ -447,6 +447,11 @@ class CudaBackend:
         """Give the memory back behind what is enqueued on the stream."""
         with self.on(ordinal):
             self.call("cuMemFreeAsync", address, stream)
+
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Block this thread until the raw stream has come to its end. Raises: DriverError: work on it failed."""
+        with self.on(ordinal):
+            self.call("cuStreamSynchronize", stream)
 
     def clear(self) -> None:
         """Unload every kernel and give every context back. Kernels and calls made before are dead."""

@@ -205,6 +205,9 @@ class EmulatedBackend:
         """Gives the memory back: launches have run when they return."""
         del self._allocated[address]
 
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Nothing: launches have run when they return."""
+
     def clear(self) -> None:
         """Forgets what was lent."""
         self._lent.clear()

@@ -8,6 +8,7 @@ require gradients, an out of any layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from tilewright import dispatch
 from tilewright.errors import DTypeError, UnsupportedError
+
+_is_on_gpu = attrgetter("is_cuda")
 
 INPUTS = (torch.bfloat16, torch.float16)
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -66,7 +69,7 @@ def product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tenso
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
     a, b = _plain(a), _plain(b)
-    if a.is_cuda and (out_dtype is None or out_dtype == a.dtype):
+    if _is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
         return dispatch.matmul(a, b)
     out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
     _run(a, b, out)

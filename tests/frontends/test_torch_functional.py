@@ -37,9 +37,9 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(functional, "dispatch", SimpleNamespace(matmul=way("around", False)))
-    monkeypatch.setattr(functional.products, "product_with_bias", way("around", True))
+    monkeypatch.setattr(functional.products, "plain_product_with_bias", way("around", True))
     through = {name: way("through", name == "linear") for name in ("matmul", "linear")}
-    monkeypatch.setattr(functional, "ops", SimpleNamespace(**through, check_linear=lambda *_: None))
+    monkeypatch.setattr(functional, "ops", SimpleNamespace(**through))
     return found
 
 

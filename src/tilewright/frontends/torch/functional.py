@@ -22,7 +22,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _is_on_gpu = attrgetter("is_cuda")
 
 # Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
-_is_compiling = torch.compiler.is_compiling
+_is_compiling = torch.compiler.is_dynamo_compiling
 _is_grad_enabled = torch.is_grad_enabled
 _num_modes = torch._C._len_torch_dispatch_stack
 _num_function_modes = torch._C._len_torch_function_stack
@@ -113,12 +113,31 @@ def linear(
     weight.grad then stays as it is.
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
     """
-    if main_grad is None and _goes_around(x, weight) and (bias is None or _goes_around(bias, weight)):
-        ops.check_linear(x, weight, bias, None)
-        out = products.product_with_bias(x, weight, bias)
-    else:
+    out = linear_around(x, weight, bias)
+    if out is None:
         out = ops.linear(x, weight, bias, main_grad)
     return out if activation is None else _activated(out, activation)
+
+
+def linear_around(x: Any, weight: Any, bias: Any) -> Tensor | None:
+    """linear() around the dispatcher; None where that may not be, or where the op has something to refuse."""
+    if not _goes_around(x, weight):
+        return None
+    dtype = x.dtype
+    if dtype not in products.INPUTS or weight.dtype is not dtype or weight.dim() != 2:
+        return None
+    if bias is not None and not (
+        type(bias) in _PLAIN
+        and bias.dtype is dtype
+        and bias.dim() == 1
+        and bias.size(0) == weight.size(0)
+        and not (_is_grad_enabled() and bias.requires_grad)
+    ):
+        return None
+    try:
+        return products.plain_product_with_bias(x, weight, bias)
+    except (LayoutError, ShapeError):
+        return None
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

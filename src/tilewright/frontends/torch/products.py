@@ -97,6 +97,16 @@ def product_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return out if bias is None else _plus_bias(out, bias)
 
 
+def plain_product_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same of tensors on a GPU that are plain already: of one 16-bit type, outside of autograd, in a layout that a
+    kernel reads.
+
+    Raises: LayoutError, ShapeError, UnsupportedError: they are not.
+    """
+    out: Tensor = dispatch.matmul(x, weight.t())
+    return out if bias is None else _plus_bias(out, bias)
+
+
 def _plus_bias(out: Tensor, bias: Tensor) -> Tensor:
     """out + bias, in its place: rounded once more than torch's, which adds before its one rounding."""
     return out.add_(bias.detach())

@@ -4,10 +4,10 @@
     PYTHONPATH=src python benchmarks/host.py --leaks        # 10^5 calls as well: 10 s more
     PYTHONPATH=src python benchmarks/host.py --stub         # without one: Python's part, with nothing launched
 
-Two bars: without gradients at most 1.25 times torch's call, through torch.library at most 2 times. Each round times all
-ways in a new order; a ratio is the median over rounds of ours over torch's of the same round. With --stub torch computes
-on the CPU and nothing is comparable but our own ways among each other. Prints rows as JSON lines; ends with 1 where a
-bar is missed.
+Two bars: without gradients at most 1.25 times torch's call, through torch.library at most 2 times. Each round times
+all ways in a new order; a ratio is the median over rounds of ours over torch's of the same round. With --stub torch
+computes on the CPU, and nothing is comparable but our own ways among each other. Prints rows as JSON lines; ends with 1
+where a bar is missed.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def stubbed() -> Iterator[None]:
         mock.patch.multiple(functional, _is_on_gpu=lambda _: True, dispatch=dispatcher),
         mock.patch.multiple(products, _is_on_gpu=lambda _: True, dispatch=dispatcher),
         mock.patch.object(tilewright, "matmul", dispatcher.matmul),
-        mock.patch("tilewright.plan.build", lambda *_, **__: None),
+        mock.patch("tilewright.plan.build", return_value=None),
     ):
         yield
 

@@ -297,19 +297,19 @@ def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., 
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backwards)}
     function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
-    records = function.apply
-    # torch.func has unwrapped its tensors when it comes here, and Function.apply does not know that: the C function.
-    records_inside = super(torch.autograd.Function, function).apply
+    # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
+    # when it comes here.
+    records = super(torch.autograd.Function, function).apply
 
     def kernel(keyset: Any, *args: Any) -> Tensor:
         if forward_ad._current_level >= 0:
             _check_tangents(op, args)
-        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
-            if torch._C._are_functorch_transforms_active():
-                with enable_single_level_autograd_function():
-                    return records_inside(keyset, *args)
-            return records(keyset, *args)
-        return _below_autograd(op, keyset, args)
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+            return _below_autograd(op, keyset, args)
+        if torch._C._are_functorch_transforms_active():
+            with enable_single_level_autograd_function():
+                return records(keyset, *args)
+        return records(keyset, *args)
 
     return kernel
 

@@ -53,6 +53,7 @@ class AmpereConfig(Config):
 
     family: ClassVar[str] = "ampere"
     reader: ClassVar[str] = "cp.async"
+    steps: ClassVar[frozenset[str]] = frozenset()
 
     tile_m: int = 128
     tile_n: int = 128
@@ -156,7 +157,7 @@ class AmpereConfig(Config):
         if wrong_types := self._wrong_types():
             return tuple(wrong_types)
         found = self._shape_violations()
-        if refused := self._slices_violations(problem):
+        if refused := [*self._slices_violations(problem), *self._epilogue_violations(problem)]:
             return (*refused, *found)
         if device.sm not in SMS:
             served = ", ".join(f"{major}.{minor}" for major, minor in SMS)

@@ -73,6 +73,10 @@ class Config:
 
     family: ClassVar[str] = "hopper"  # whose kernel it is for
     reader: ClassVar[str] = "TMA"  # what brings a and b into shared memory
+    # The steps of an epilogue that its kernel is rendered with.
+    steps: ClassVar[frozenset[str]] = frozenset(
+        {"alpha", "beta", "bias", "scale", "relu", "gelu", "silu", "add", "gated", "aux", "row_amax"}
+    )
 
     tile_m: int = 128
     tile_n: int = 256
@@ -239,7 +243,7 @@ class Config:
 
     def store_warp_bytes(self, problem: Problem) -> int:
         """Bytes of one consumer warp's store slots: `store_slots` of a wide tile."""
-        return self._store_warp_bytes(problem, self.stored_n, self.store_slots)
+        return self._store_warp_bytes(problem, self.stored_columns(problem), self.store_slots)
 
     def tail_store_warp_bytes(self, problem: Problem) -> int:
         """Bytes of one consumer warp's store slots for narrow tiles: all columns at once; 0 without them."""
@@ -383,7 +387,7 @@ class Config:
         """Every reason why this config cannot run the problem on the device, in words with numbers; () when it can."""
         if wrong_types := self._wrong_types():
             return tuple(wrong_types)  # no rule below can be stated about a value that is no number
-        if refused := self._slices_violations(problem):
+        if refused := [*self._slices_violations(problem), *self._epilogue_violations(problem)]:
             return (*refused, *self._shape_violations())  # there is no problem to state the others about
         problem = self.computed(problem)
         found = [*self._shape_violations(), *self._problem_violations(problem)]
@@ -488,6 +492,50 @@ class Config:
                 f"than {MAX_SLICES_BYTES}; such a product has tiles enough without"
             )
         return found
+
+    def _epilogue_violations(self, problem: Problem) -> list[str]:
+        """Of a problem as it is given."""
+        form = problem.epilogue
+        if form is None:
+            return []
+        found = [
+            f"{step.kind} is no step of the {self.family} family's epilogues"
+            for step in form.steps
+            if step.kind not in self.steps
+        ]
+        if self.slices > 1:
+            found.append(
+                f"slices = {self.slices} are rounded where they are added up, by a kernel without epilogues; "
+                "use split_k"
+            )
+        if form.is_gated:
+            found += self._gated_violations(problem, form.split)
+        return found
+
+    def _gated_violations(self, problem: Problem, split: str) -> list[str]:
+        forms = [form for form in ("swap", "tail_n") if getattr(self, form)]
+        if self.split_k > 1:
+            forms.append("split_k")
+        found = [f"{form}: a gated epilogue needs both halves of a tile's columns in one CTA" for form in forms]
+        step = 16 * self.cluster_m if problem.b_major == "k" else 2 * SWIZZLE_BYTES // problem.dtype.size
+        if self.tile_n % step:
+            found.append(
+                f"tile_n = {self.tile_n} of a gated epilogue is not a multiple of {step}: half of its columns are gates"
+            )
+        if problem.b_major == "n" and split == "interleaved":
+            found.append(
+                "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
+            )
+        if problem.b_major == "n" and problem.n // 2 * problem.dtype.size % TMA_ALIGNMENT_BYTES:
+            found.append(
+                f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
+                f"{TMA_ALIGNMENT_BYTES} bytes"
+            )
+        return found
+
+    def stored_columns(self, problem: Problem) -> int:
+        """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out."""
+        return self.stored_n // 2 if problem.epilogue is not None and problem.epilogue.is_gated else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         found = []

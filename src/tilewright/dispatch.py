@@ -6,6 +6,7 @@ runs, calls.py.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import weakref
@@ -16,11 +17,13 @@ from tilewright import device as devices
 from tilewright import dtypes
 from tilewright.arrays.registry import common_adapter
 from tilewright.backends.base import Backend, HostBackend
-from tilewright.calls import BoundPlan, Ledger, Runner, views_of
+from tilewright.calls import BoundPlan, Ledger, Runner, fusing_of, views_of
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType, DTypeLike
+from tilewright.epilogue import Epilogue, Step, as_epilogue, packed_form
 from tilewright.errors import UnsupportedError
+from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
@@ -53,9 +56,11 @@ class _Products(Runner):
         self._use_records = use_records
         self._reduction = reduction
 
-    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
-        plan = self._owner.plan_views(a, b, out, None, self._config, self._num_sms, self._use_records, self._reduction)
-        return plan.bind(a.location, out_shape(a.shape, b.shape))
+    def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
+        plan = self._owner.plan_views(
+            a, b, out, None, self._config, self._num_sms, self._use_records, self._reduction, fusing
+        )
+        return plan.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
 
 class Dispatcher:
@@ -84,6 +89,7 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
@@ -92,6 +98,8 @@ class Dispatcher:
         `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
         on how many there are, on `num_sms` or on the batch; plan().explain() prints what that costs. "fast": each shape
         has its own order of summation. Either gives the same bits in every run.
+        `epilogue`: values of tilewright.epilogue in their order, such as Alpha(0.5) | Bias(b) | Gelu(): what becomes of
+        the sums, in fp32, before they are rounded once to the type of out. A gated one halves the columns of out.
         Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
         vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
         contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows overlap or are
@@ -102,8 +110,8 @@ class Dispatcher:
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
         if config is None and num_sms is None and use_records and reduction is FAST:  # which is what a literal is
-            return self._products.run(a, b, out)
-        return self._products_of(config, num_sms, bool(use_records), reduction).run(a, b, out)
+            return self._products.run(a, b, out, epilogue=epilogue)
+        return self._products_of(config, num_sms, bool(use_records), reduction).run(a, b, out, epilogue=epilogue)
 
     @overload
     def plan(
@@ -117,6 +125,7 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
     @overload
     def plan(
@@ -130,6 +139,7 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
     def plan(
         self,
@@ -143,11 +153,13 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
         `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`,
-        `use_records` and `reduction` are those of matmul().
+        `use_records`, `reduction` and `epilogue` are those of matmul(); run() is given an epilogue of the same form.
+        With a Problem, names of element types may stand for its arrays: epilogue=Bias("bf16").
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
@@ -158,6 +170,8 @@ class Dispatcher:
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
+            if epilogue is not None:
+                a = dataclasses.replace(a, epilogue=packed_form(epilogue, a.m, a.n, a.batch))
             return self._plan_problem(a, _device_of(device), config, num_sms, use_records, reduction)
         if device is not None:
             raise UnsupportedError(
@@ -165,9 +179,11 @@ class Dispatcher:
                 rule="arrays are planned for the device that holds them",
                 works="leave device out, or pass a Problem",
             )
-        views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
+        adapter = common_adapter(a, b, out)
+        views = views_of(self.backend, adapter, a, b, out)
+        fusing = None if epilogue is None else fusing_of(self.backend, adapter, as_epilogue(epilogue))
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction)
+        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, fusing)
 
     def plan_views(
         self,
@@ -179,9 +195,10 @@ class Dispatcher:
         num_sms: int | None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        fusing: Fusing | None = None,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
-        problem = problem_of(a, b, out, out_dtype)
+        problem = problem_of(a, b, out, out_dtype, fusing)
         backend = self.host() if a.location.kind == "host" else self.backend()
         return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records, reduction)
 

@@ -13,6 +13,7 @@ from tilewright.device import Device
 from tilewright.dispatch import FAST, Dispatcher
 from tilewright.dtypes import DType
 from tilewright.emulated_time import LIMIT_S
+from tilewright.epilogue import Epilogue, Step
 from tilewright.errors import UnsupportedError
 from tilewright.order import Reduction
 from tilewright.plan import ConfigChanges, Plan
@@ -103,13 +104,16 @@ class Emulator:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The product a x b of NumPy arrays, as tilewright.matmul; written when this returns.
 
         Raises: EmulationError: the kernel broke a rule: the first finding of the checks, or what stopped the run.
         UnsupportedError: it would take longer than `limit_s`. And what tilewright.matmul raises.
         """
-        return self._dispatcher.matmul(a, b, out, config=config, num_sms=num_sms, reduction=reduction)
+        return self._dispatcher.matmul(
+            a, b, out, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
+        )
 
     def plan(
         self,
@@ -121,12 +125,15 @@ class Emulator:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product on the emulated device, of arrays or of a Problem; its run() runs here."""
         if isinstance(a, Problem):
-            return self._dispatcher.plan(a, device=self.device, config=config, num_sms=num_sms, reduction=reduction)
+            return self._dispatcher.plan(
+                a, device=self.device, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
+            )
         return self._dispatcher.plan(
-            a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms, reduction=reduction
+            a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
         )
 
 

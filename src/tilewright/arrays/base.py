@@ -78,6 +78,14 @@ class Adapter(ABC):
         """
         return describe_views(self.view(a, "a"), self.view(b, "b"), None if out is None else self.view(out, "out"))
 
+    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+        """(facts, address, stream) of one more array of a call, as describe() has them of a, b and out.
+
+        Raises: what describe() raises.
+        """
+        view = self.view(array, name)
+        return _facts(view), view.address, None
+
     def stream(self, ordinal: int) -> int:
         """The raw stream on which the library enqueues work for the device now."""
         return LEGACY_STREAM

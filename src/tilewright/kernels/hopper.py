@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from tilewright.backends.base import (
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
-from tilewright.kernels import sums
+from tilewright.kernels import fused, sums
 from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.fitted import fitted_space
 from tilewright.kernels.narrow import narrow_space
@@ -137,8 +138,8 @@ class HopperFamily:
             "STAGE_BYTES": config.stage_bytes(problem),
             "STORE_WARP_BYTES": config.store_warp_bytes(problem),
             "TAIL_STORE_WARP_BYTES": config.tail_store_warp_bytes(problem),
-            "STORED_N": config.stored_n,
-            "STORE_COLUMNS": store_columns(problem, config.stored_n),
+            "STORED_N": config.stored_columns(problem),
+            "STORE_COLUMNS": store_columns(problem, config.stored_columns(problem)),
             "TAIL_STORE_COLUMNS": store_columns(problem, config.tail_n) if config.tail_n else 0,
             "PARTIAL_BYTES": config.partial_bytes,
             "SMEM_BYTES": config.smem_bytes(problem),
@@ -161,6 +162,7 @@ class HopperFamily:
                 b_k_major=problem.b_major == "k",
                 tail_n=config.tail_n,
             ),
+            **fused.headers(problem),
         }
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
@@ -191,14 +193,18 @@ class HopperFamily:
         out: Argument = IntArgument("out_map", 0, 4)
         out_tail: Argument = IntArgument("out_tail_map", 0, 4)
         if problem.out_through_tma:
-            out = MapArgument("out", out_map(problem, config.stored_n))
+            out = MapArgument("out", out_map(problem, config.stored_columns(problem)))
         if config.tail_n:
             b_tail = MapArgument("b", _b_map(problem, config, config.tail_n))
             if problem.out_through_tma:
                 out_tail = MapArgument("out", out_map(problem, config.tail_n))
+        if problem.out_n < problem.n:
+            b, b_tail = _b_halves(problem, config)
+        else:
+            b = MapArgument("b", _b_map(problem, config, config.tile_n))
         arguments: tuple[Argument, ...] = (
             MapArgument("a", _a_map(problem, config)),
-            MapArgument("b", _b_map(problem, config, config.tile_n)),
+            b,
             b_tail,
             out,
             out_tail,
@@ -212,6 +218,7 @@ class HopperFamily:
             IntArgument("square_n", min(config.square or cluster_columns, cluster_columns), 4),
             IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.sharing, 4),
             _batch(problem),
+            fused.argument(problem),
         )
         if config.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
@@ -268,6 +275,22 @@ def _a_map(problem: Problem, config: Config) -> TensorMap:
 
 def _b_map(problem: Problem, config: Config, tile_n: int) -> TensorMap:
     return _operand_map(problem, "b", tile_n, config.cluster_m, config)
+
+
+def _b_halves(problem: Problem, config: Config) -> tuple[MapArgument, MapArgument]:
+    """The columns of b that gate and those that are gated, each for one half of a tile: every second one, or one half
+    of b and the other. So what lies behind the last of one is not the first of the other, but zeros."""
+    form = problem.epilogue
+    assert form is not None
+    step = 2 if form.split == "interleaved" else 1
+    k_contiguous = problem.b_major == "k"
+    columns = dataclasses.replace(
+        problem, n=problem.out_n, epilogue=None, b_pitch=problem.b_pitch * (step if k_contiguous else 1)
+    )
+    further = 1 if step == 2 else problem.out_n  # columns from the first to the first of the others
+    offset_bytes = further * (problem.b_pitch if k_contiguous else 1) * problem.dtype.size
+    tensor_map = _b_map(columns, config, config.tile_n // 2)
+    return MapArgument("b", tensor_map), MapArgument("b", tensor_map, offset_bytes)
 
 
 def out_map(problem: Problem, tile_n: int) -> TensorMap:

@@ -5,6 +5,7 @@
 #include "batch.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
+#include "fused.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
@@ -114,11 +115,12 @@ DEVICE void issue(const From& source, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(Shared& the_shared, const Out& the_out, const OutTail& the_out_tail, const Batch& the_batch,
-                    const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
+                    const Fused& the_fused, const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
         : shared(the_shared),
           out(the_out),
           out_tail(the_out_tail),
           batch(the_batch),
+          fused(the_fused),
           num_k_tiles(k_tiles),
           index(consumer_index),
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
@@ -152,12 +154,51 @@ private:
         return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
     }
 
-    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is
-    // found out here: before, the accumulators leave no registers for it.
+    // Rows row .. row + 15 of out, of a tile that begins at `column` of it; none of them may lie inside. Where the matrix
+    // lies is found out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
     DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
         const uint32_t slots = store_slots<typename OutOfShape::Shape>();
         if (row < to.m) store_rows(slots, values, matrix_of(to, batch, matrix), row, column, lane);  // (16, TILE_N)
+    }
+
+    // The same of sums, by way of the epilogue.
+    template <int COUNT, class OutOfShape>
+    DEVICE void store(const float (&sums)[COUNT], const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
+        const uint32_t slots = store_slots<typename OutOfShape::Shape>();
+        if (row >= to.m) return;
+        const auto& own = matrix_of(to, batch, matrix);
+        if constexpr (Fused::IS_PLAIN) {
+            store_rows(slots, sums, own, row, column, lane);  // (16, TILE_N)
+        } else {
+            FusedRows rows(fused, place_in(own, row, column));
+            store_rows(slots, Finished<COUNT>{sums, rows}, own, row, column, lane);
+            rows.end();
+        }
+    }
+
+    // Where this lane's values of rows row .. row + 15 lie, of a tile that begins at `column`.
+    template <class OutOfShape>
+    DEVICE Place place_in(const OutOfShape& to, int32_t row, int32_t column) const {
+        return Place{row + static_cast<int32_t>(lane / 4), column + static_cast<int32_t>(lane % 4 * 2), to.m, to.n, lane,
+                     to.member};
+    }
+
+    // Rounds what is stored later, after the epilogue.
+    template <class OutOfShape>
+    DEVICE void keep_finished(Kept& kept, const Fragment& sums, const OutOfShape& to, const Tile& tile) const {
+        using Shape = typename OutOfShape::Shape;
+        if constexpr (Fused::IS_PLAIN) {
+            keep<Shape::TILE_COLUMNS, Shape::COLUMNS>(kept, sums);
+        } else {
+            FusedRows rows(fused,
+                           place_in(matrix_of(to, batch, tile.matrix()), row_of(tile, 1), tile.n / Fused::FOLD));
+            keep<Shape::TILE_COLUMNS, Shape::COLUMNS>(kept, Finished<Config::TILE_N / 2>{sums, rows});
+            rows.end();
+        }
+        kept.m = row_of(tile, 1);
+        kept.n = tile.n / Fused::FOLD;
+        kept.matrix = tile.matrix();
     }
 
     // This warp's store slots: for a wide tile, and for a narrow one, once the stores of all wide ones have left them.
@@ -206,13 +247,13 @@ private:
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
         release(source.ring, previous, lane);
         if constexpr (Config::SPLIT_K == 1) {
-            store_blocks(rC, to, tile, tile.n);
+            store_blocks(rC, to, tile, tile.n / Fused::FOLD);
         } else {
             reduction.send(rC);
             if (reduction.receives()) {
                 Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
                 reduction.receive(sums);
-                store_blocks(sums, to, tile, tile.n + reduction.first_column());
+                store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());
                 reduction.give_room();
             }
             reduction.advance();
@@ -254,7 +295,7 @@ private:
     // `to`; `begun` is called once both blocks multiply.
     template <class Slots, class From, class To, class Begun>
     DEVICE void compute_staggered(Slots& source, Kept& kept, const From& from, const To& to, Begun begun) {
-        constexpr int N = To::Shape::COLUMNS;
+        constexpr int N = To::Shape::TILE_COLUMNS;
         Accumulators rC;  // (2 x 64, N) fp32 over the warpgroup
         source.await_slot();
         issue<N, 0, 1, true>(source, rC);
@@ -284,15 +325,12 @@ private:
         ptx::wgmma_wait_group<1>();
         keep_below(rC[0]);
         release(source.ring, previous, lane);
-        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);
+        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n / Fused::FOLD);
         ptx::wgmma_wait_group<0>();
         keep_below(rC[1]);
         release(source.ring, source.state.index, lane);
         source.state.advance();
-        keep<N>(kept, rC[1]);
-        kept.m = row_of(tile, 1);
-        kept.n = tile.n;
-        kept.matrix = tile.matrix();
+        keep_finished(kept, rC[1], to, tile);
     }
 
     // All tiles. A template, so that it need not be there for an fp32 out.
@@ -319,6 +357,7 @@ private:
     const Out& out;
     const OutTail& out_tail;
     const Batch& batch;
+    const Fused& fused;
     const int32_t num_k_tiles;
     const uint32_t index;  // 0 .. CONSUMERS-1
     const uint32_t warp;   // of the warpgroup

@@ -75,6 +75,10 @@
 //
 // Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
 //
+// Epilogue. What happens to the sums before they are rounded is rendered for each form of it (fused.cuh), and happens
+// where they are rounded (epilogue.cuh). Where it folds out, each half of a tile of b comes from a half of b's columns,
+// and a lane holds both values that make one of out.
+//
 // Dependent launch. Made ready beside the launch before, whose end all threads wait for; the next may start beside it.
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
@@ -89,6 +93,7 @@
 #include "config.cuh"
 #include "consumer.cuh"
 #include "epilogue.cuh"
+#include "fused.cuh"
 #include "producer.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
@@ -102,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
                 const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m,
                 int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
-                const __grid_constant__ Batch batch) {
+                const __grid_constant__ Batch batch, const __grid_constant__ Fused fused) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
@@ -145,9 +150,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
-        const Out out{out_map, out_base, out_pitch, m, n, Member{}};
-        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n, Member{}};
-        Consumer(shared, out, out_tail, batch, partials, k_tiles.count, warpgroup - 1, cta_rank)
+        const int32_t columns = n / Fused::FOLD;
+        const Out out{out_map, out_base, out_pitch, m, columns, Member{}};
+        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, columns, Member{}};
+        Consumer(shared, out, out_tail, batch, fused, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
     if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made

@@ -5,6 +5,7 @@
 #include "batch.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
+#include "fused.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
 #include "ring.cuh"
@@ -49,7 +50,25 @@ DEVICE void load_tail(uint32_t target, const TensorMap& map, int32_t n, int32_t 
     load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1>(target, map, n, k, member, barrier, 0);
 }
 DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, const Member&, uint32_t) {}
-using BTailMap = MapIf<(Config::TAIL_N > 0)>::type;
+
+// Loads a tile of b from column `n` of the product on, of a folded out half of it through each map (fused.cuh). The other
+// map is that of narrow tiles, which a folded out has not.
+DEVICE void load_columns(uint32_t target, const TensorMap& map, const TensorMap& other, int32_t n, int32_t k,
+                         const Member& member, uint32_t barrier, uint32_t cta_rank) {
+    if constexpr (Fused::FOLD == 1) {
+        load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(target, map, n, k, member, barrier, cta_rank);
+    } else {
+        constexpr int HALF = Config::TILE_N / 2;
+        load_tile<Config::B_K_MAJOR, HALF, Config::CLUSTER_M>(target, map, n / 2, k, member, barrier, cta_rank);
+        load_tile<Config::B_K_MAJOR, HALF, Config::CLUSTER_M>(target + HALF * SWIZZLE_BYTES, other, n / 2, k, member,
+                                                              barrier, cta_rank);
+    }
+}
+DEVICE void load_columns(uint32_t target, const TensorMap& map, const NoTensorMap&, int32_t n, int32_t k,
+                         const Member& member, uint32_t barrier, uint32_t cta_rank) {
+    load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(target, map, n, k, member, barrier, cta_rank);
+}
+using BTailMap = MapIf<(Config::TAIL_N > 0 || Fused::FOLD == 2)>::type;
 
 // Whether a CTA's tile number `i` is walked with k backwards.
 DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 == 1; }
@@ -76,8 +95,7 @@ public:
             const Tile tile = schedule.wide(i);
             const Member member = batch.b_member(batch.member(tile.matrix()));
             fill(wide, tile, is_backward(i), [&](uint32_t b, int32_t k, uint32_t full) {
-                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(b, b_map, tile.n, k, member, full,
-                                                                                cta_rank);
+                load_columns(b, b_map, b_tail_map, tile.n, k, member, full, cta_rank);
             });
         }
         if constexpr (Config::TAIL_N > 0) {

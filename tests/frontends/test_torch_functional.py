@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
+from tilewright.dispatch import Dispatcher  # noqa: E402
 from tilewright.errors import LayoutError  # noqa: E402
 from tilewright.frontends.torch import functional  # noqa: E402
 
@@ -37,7 +38,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
     monkeypatch.setattr(functional, "dispatch", SimpleNamespace(matmul=way("around", False)))
-    monkeypatch.setattr(functional.products, "plain_product_with_bias", way("around", True))
+    monkeypatch.setattr(functional.products, "plain_linear", way("around", True))
     through = {name: way("through", name == "linear") for name in ("matmul", "linear")}
     monkeypatch.setattr(functional, "ops", SimpleNamespace(**through))
     return found
@@ -99,6 +100,7 @@ def test_what_the_way_around_refuses_for_its_strides_goes_through(ways: list[str
 def test_many_calls_of_fresh_tensors_leave_no_memory_behind(fast: Any, monkeypatch: Any) -> None:
     """B130. Under 100 bytes a call with its backward; 10^5 calls and the device's memory: test_torch_on_gpu.py."""
     fast.computes = False
+    monkeypatch.setattr(functional.products, "dispatch", Dispatcher(lambda: fast, lambda: fast))
     w, bias = torch.zeros(16, 8, dtype=torch.bfloat16, requires_grad=True), torch.zeros(16, dtype=torch.bfloat16)
     kept = [torch.zeros(8, 8, dtype=torch.bfloat16) for _ in range(8)]
 

@@ -7,7 +7,7 @@ modes, autocast and subclasses, the way is that of tilewright.matmul, with its p
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -113,15 +113,13 @@ def linear(
     weight.grad then stays as it is.
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
     """
-    out = linear_around(x, weight, bias)
-    if out is None:
-        out = ops.linear(x, weight, bias, main_grad)
-    return out if activation is None else _activated(out, activation)
+    out = linear_around(x, weight, bias, activation)
+    return ops.linear(x, weight, bias, main_grad, activation) if out is None else out
 
 
-def linear_around(x: Any, weight: Any, bias: Any) -> Tensor | None:
+def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:
     """linear() around the dispatcher; None where that may not be, or where the op has something to refuse."""
-    if not _goes_around(x, weight):
+    if not _goes_around(x, weight) or not (activation is None or activation in products.ACTIVATIONS):
         return None
     dtype = x.dtype
     if dtype not in products.INPUTS or weight.dtype is not dtype or weight.dim() != 2:
@@ -135,7 +133,7 @@ def linear_around(x: Any, weight: Any, bias: Any) -> Tensor | None:
     ):
         return None
     try:
-        return products.plain_product_with_bias(x, weight, bias)
+        return products.plain_linear(x, weight, bias, activation)
     except (LayoutError, ShapeError):
         return None
 
@@ -147,17 +145,6 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32.
     """
     return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
-
-
-def _activated(out: Tensor, activation: str) -> Tensor:
-    functions = {"relu": torch.relu, "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu}
-    if activation not in functions:
-        raise UnsupportedError(
-            asked=f"activation {activation!r}",
-            rule=f"activations are {', '.join(get_args(Activation))}",
-            works="apply another one to the result",
-        )
-    return functions[activation](out)
 
 
 def _check_rank(name: str, what: str, rank: int, a: Tensor, b: Tensor) -> None:

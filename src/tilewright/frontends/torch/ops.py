@@ -5,7 +5,8 @@ dispatcher (functional.py), nor of what a product is (products.py).
 
     matmul(a, b, out_dtype=None)            as torch.matmul
     matmul_out(a, b, out)                   into out; returns nothing, so that compilers may reuse its memory
-    linear(x, weight, bias, main_grad)      as torch.nn.functional.linear
+    linear(x, weight, bias, main_grad, activation)      activation(x weight^T + bias)
+    linear_and_pre(x, weight, bias, activation)         the same, and what the activation was given
     addmm(c, a, b, beta, alpha)             as torch.addmm
     add_weight_grad(grad, x, main_grad)     main_grad += grad^T x, in fp32
 
@@ -35,7 +36,8 @@ _library = torch.library.Library(NAMESPACE, "DEF")  # its registrations live as 
 for _schema in (
     "matmul(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
     "matmul_out(Tensor a, Tensor b, Tensor(a!) out) -> ()",
-    "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None) -> Tensor",
+    "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str? activation=None) -> Tensor",
+    "linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
     "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0) -> Tensor",
     "add_weight_grad(Tensor grad, Tensor x, Tensor(a!) main_grad) -> ()",
 ):
@@ -46,6 +48,7 @@ _ops = getattr(torch.ops, NAMESPACE)
 matmul = _ops.matmul.default
 matmul_out = _ops.matmul_out.default
 linear = _ops.linear.default
+linear_and_pre = _ops.linear_and_pre.default
 addmm = _ops.addmm.default
 add_weight_grad = _ops.add_weight_grad.default
 
@@ -80,7 +83,9 @@ def _check_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) ->
     )
 
 
-def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> None:
+def _check_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None = None, activation: str | None = None
+) -> None:
     products.check_dtypes("x", x.dtype, "weight", weight.dtype)
     _check_devices(x, weight)
     if weight.dim() != 2:
@@ -100,6 +105,12 @@ def check_linear(x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tens
         products.check_bias_dtype(bias.dtype, x.dtype)
     if main_grad is not None:
         _check_main_grad(main_grad, weight.shape[0], weight.shape[1])
+    if activation is not None and activation not in products.ACTIVATIONS:
+        raise UnsupportedError(
+            asked=f"activation {activation!r}",
+            rule=f"activations are {', '.join(products.ACTIVATIONS)}",
+            works="apply another one to the result",
+        )
 
 
 def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
@@ -148,9 +159,21 @@ def _matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     products.product_into(a, b, out)
 
 
-def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
-    check_linear(x, weight, bias, main_grad)
-    return products.product_with_bias(x, weight, bias)
+def _linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    _check_linear(x, weight, bias, main_grad, activation)
+    return products.linear(x, weight, bias, activation)
+
+
+def _linear_and_pre(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    _check_linear(x, weight, bias, None, activation)
+    pre = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return products.linear(x, weight, bias, activation, pre), pre
 
 
 def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
@@ -174,9 +197,20 @@ def _fake_matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     _check_matmul(a, b, out.dtype)
 
 
-def _fake_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None) -> Tensor:
-    check_linear(x, weight, bias, main_grad)
+def _fake_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    _check_linear(x, weight, bias, main_grad, activation)
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+def _fake_linear_and_pre(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str) -> tuple[Tensor, Tensor]:
+    out = _fake_linear(x, weight, bias, None, activation)
+    return out, torch.empty_like(out)
 
 
 def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
@@ -236,25 +270,86 @@ def _summed(a: Tensor, b: Tensor, shape: Any) -> Tensor:
 
 
 def _save_linear(
-    ctx: Any, needs: Sequence[bool], x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Any = None
+    ctx: Any,
+    needs: Sequence[bool],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    kept: Tensor | None,
 ) -> None:
+    """`kept`: what the activation's derivative is computed from: of relu its result, else what it was given."""
     needs_x, needs_weight, *rest = needs
-    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None)
+    if activation is not None and torch._C._are_functorch_transforms_active():
+        needs_x = needs_weight = True  # every backward there is one that may be differentiated again
+    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, bias if activation else None, kept)
+    ctx.needs = tuple(needs[:2])
     ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
+    ctx.activation = activation
     ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
 
 
+def _run_linear(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
+    """The forward of a linear() that records, which keeps what its activation's derivative needs."""
+    activation = args[4] if len(args) > 4 else None
+    if activation in (None, "relu"):
+        out = _below_autograd(linear, keyset, args)
+        kept = None if activation is None else out
+    else:
+        x, weight, bias, _, activation = args
+        out, kept = _below_autograd(linear_and_pre, keyset, (x, weight, bias, activation))
+    _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
+    return out
+
+
 def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight = ctx.saved_tensors
-    grad_x = matmul(grad, weight) if weight is not None else None
+    x, weight, bias, kept = ctx.saved_tensors
+    if ctx.activation is not None:
+        if ctx.activation != "relu" and torch.is_grad_enabled():
+            kept = _pre_again(x, weight, bias)
+        grad = _ACTIVATION_GRADIENTS[ctx.activation](grad, kept)
+    needs_x, needs_weight = ctx.needs
+    grad_x = matmul(grad, weight) if needs_x else None
     grad_weight = None
-    if x is not None:
+    if needs_weight:
         if ctx.main_grad is not None:
             add_weight_grad(grad.detach(), x.detach(), ctx.main_grad)
         else:
             grad_weight = matmul(_rows(grad).t(), _rows(x))
     grad_bias = _rows(grad).sum(0, dtype=ctx.bias_dtype) if ctx.bias_dtype is not None else None
-    return grad_x, grad_weight, grad_bias, None
+    return grad_x, grad_weight, grad_bias, None, None
+
+
+_ACTIVATION_GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
+    "gelu": lambda grad, pre: torch.ops.aten.gelu_backward(grad, pre),
+    "silu": lambda grad, pre: _silu_gradient(grad, pre),
+}
+
+
+def _silu_gradient(grad: Tensor, pre: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return torch.ops.aten.silu_backward(grad, pre)
+    x = pre.float()  # aten's has no derivative
+    share = torch.sigmoid(x)
+    return (grad * (share * (1 + x * (1 - share)))).to(grad.dtype)
+
+
+def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """What the activation was given, computed anew: a backward that is differentiated needs it as a function of x.
+
+    Raises: UnsupportedError: x or weight was not kept.
+    """
+    if x is None or weight is None:
+        raise UnsupportedError(
+            asked="a second derivative of linear with an activation, of x or weight alone",
+            rule="the first one keeps only what it needs itself",
+            works="apply the activation to the result of linear instead of passing activation=",
+        )
+    again: Tensor = linear(x, weight, bias)
+    return again
 
 
 def _save_addmm(
@@ -271,14 +366,29 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_c = None
     if ctx.c_like is not None:
         shape, dtype = ctx.c_like
-        grad_c = grad.to(dtype).sum_to_size(shape) * ctx.beta
-    grad_a = None if b is None else matmul(grad, b.t()) * ctx.alpha
-    grad_b = None if a is None else matmul(a.t(), grad) * ctx.alpha
+        grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
+    grad_a = None if b is None else _scaled(matmul(grad, b.t()), ctx.alpha)
+    grad_b = None if a is None else _scaled(matmul(a.t(), grad), ctx.alpha)
     return grad_c, grad_a, grad_b, None, None
 
 
-def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., Any]) -> Callable[..., Tensor]:
-    """The op's kernel above the devices': it records `backward` where a gradient is wanted.
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor if factor == 1 else tensor * factor
+
+
+def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
+    """The forward of an op that records: it runs, and `save` keeps what its backward needs of the arguments."""
+
+    def run(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
+        out: Tensor = _below_autograd(op, keyset, args)
+        save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
+        return out
+
+    return run
+
+
+def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The op's kernel above the devices': where a gradient is wanted it records `run`, and `backward` for later.
 
     Not torch.library.register_autograd: under forward-mode differentiation that one goes on without the tangents.
     """
@@ -286,11 +396,8 @@ def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., 
     def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
         if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                out = _below_autograd(op, keyset, args)
-        else:
-            out = _below_autograd(op, keyset, args)
-        save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
-        return out
+                return run(ctx, keyset, args)
+        return run(ctx, keyset, args)
 
     def backwards(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *backward(ctx, grad))
@@ -315,7 +422,8 @@ def _differentiable(op: Any, save: Callable[..., None], backward: Callable[..., 
 
 
 def _into_memory(op: Any) -> Callable[..., None]:
-    """The same of an op that writes into its last argument: it refuses to record gradients, as torch's own do."""
+    """The same of an op without a gradient of its own, such as one that writes into its last argument: it refuses to
+    record, as torch's own do."""
 
     def kernel(keyset: Any, *args: Any) -> None:
         if forward_ad._current_level >= 0:
@@ -323,8 +431,8 @@ def _into_memory(op: Any) -> Callable[..., None]:
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             raise UnsupportedError(
                 asked=f"{op.name()} of tensors that require gradients",
-                rule="a product into given memory records no gradient",
-                works="leave out out, or call it under torch.no_grad()",
+                rule="an op that fills memory or keeps results for another one records no gradient",
+                works="call matmul or linear, which return a fresh tensor, or call it under torch.no_grad()",
             )
         _below_autograd(op, keyset, args)
 
@@ -404,7 +512,13 @@ def _vmap_matmul(info: Any, in_dims: Any, a: Tensor, b: Tensor, out_dtype: Any =
 
 
 def _vmap_linear(
-    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None, main_grad: Tensor | None = None
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
 ) -> tuple[Tensor, int]:
     x_dim, weight_dim, bias_dim = in_dims[0], in_dims[1], in_dims[2] if len(in_dims) > 2 else None
     if main_grad is not None:
@@ -414,7 +528,7 @@ def _vmap_linear(
             works="leave main_grad out; gradients are then returned",
         )
     if weight_dim is None and bias_dim is None:
-        return linear(x.movedim(x_dim, 0), weight, bias), 0
+        return linear(x.movedim(x_dim, 0), weight, bias, None, activation), 0
     rank = max(x.dim() - (x_dim is not None), 1)
     is_row = rank == 1
     if x_dim is not None:
@@ -425,7 +539,15 @@ def _vmap_linear(
     out = matmul(x, _front(weight.mT, None if weight_dim is None else 0, rank))
     if bias is not None:
         out = out + (bias if bias_dim is None else _front(bias, bias_dim, rank))
-    return (out.squeeze(-2) if is_row else out), 0
+    out = out.squeeze(-2) if is_row else out
+    return (out if activation is None else products.ACTIVATIONS[activation](out)), 0
+
+
+def _vmap_linear_and_pre(
+    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    pre, _ = _vmap_linear(info, in_dims[:3], x, weight, bias)
+    return (products.ACTIVATIONS[activation](pre), pre), (0, 0)
 
 
 def _vmap_addmm(
@@ -455,13 +577,14 @@ _KERNELS: dict[Any, tuple[Callable[..., Any], Callable[..., Any], Callable[..., 
     matmul: (_matmul, _fake_matmul, _vmap_matmul),
     matmul_out: (_matmul_out, _fake_matmul_out, _refuse_vmap),
     linear: (_linear, _fake_linear, _vmap_linear),
+    linear_and_pre: (_linear_and_pre, _fake_linear_and_pre, _vmap_linear_and_pre),
     addmm: (_addmm, _fake_addmm, _vmap_addmm),
     add_weight_grad: (_add_weight_grad, _fake_add_weight_grad, _refuse_vmap),
 }
 _GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    matmul: (_save_matmul, _matmul_backward),
-    linear: (_save_linear, _linear_backward),
-    addmm: (_save_addmm, _addmm_backward),
+    matmul: (_saving(matmul, _save_matmul), _matmul_backward),
+    linear: (_run_linear, _linear_backward),
+    addmm: (_saving(addmm, _save_addmm), _addmm_backward),
 }
 
 for _op, (_kernel, _fake, _vmap) in _KERNELS.items():

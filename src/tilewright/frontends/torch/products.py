@@ -7,7 +7,9 @@ require gradients, an out of any layout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +18,16 @@ import torch
 from torch import Tensor
 
 from tilewright import dispatch
+from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, UnsupportedError
+from tilewright.kernels import catalog
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
+_ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "silu": Silu()}
 
 _is_on_gpu = attrgetter("is_cuda")
 
@@ -60,19 +71,21 @@ def check_bias_dtype(bias: torch.dtype, x: torch.dtype) -> None:
         )
 
 
-def product(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
-    """a x b in a fresh row-major tensor; shapes as in torch.matmul.
+def product(
+    a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, epilogue: Step | Epilogue | None = None
+) -> Tensor:
+    """a x b, and what an epilogue makes of it, in a fresh row-major tensor; shapes as in torch.matmul.
 
-    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,). Operands of which neither matrix dimension is contiguous are
-    copied first.
+    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,); with an epilogue matrices. Operands of which neither matrix
+    dimension is contiguous are copied first.
     Raises: ShapeError, DTypeError, UnsupportedError: what no kernel serves.
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
     a, b = _plain(a), _plain(b)
     if _is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
-        return dispatch.matmul(a, b)
+        return dispatch.matmul(a, b, epilogue=epilogue)
     out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
-    _run(a, b, out)
+    _run(a, b, out, epilogue)
     return out
 
 
@@ -88,43 +101,94 @@ def product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
     _run(_plain(a), _plain(b), out.detach())
 
 
-def product_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x weight^T + bias in a fresh row-major tensor.
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None, pre: Tensor | None = None
+) -> Tensor:
+    """activation(x weight^T + bias) in a fresh row-major tensor; in one kernel where the device's family fuses.
 
-    Shapes: x (..., k), weight (n, k), bias (n,).
+    Shapes: x (..., k), weight (n, k), bias (n,). `pre` (..., n), row-major and of x's type, is filled with what the
+    activation is given, rounded.
     """
+    if bias is None and activation is None:
+        return product(x, weight.t())
+    if x.dim() < 2:  # an epilogue meets rows
+        return linear(x[None], weight, bias, activation, None if pre is None else pre[None])[0]
+    if fuses(x.device.type, x.device.index or 0):
+        return product(x, weight.t(), epilogue=_steps(bias, activation, pre))
     out = product(x, weight.t())
-    return out if bias is None else _plus_bias(out, bias)
+    if bias is not None:
+        out.add_(bias.detach())
+    if pre is not None:
+        pre.copy_(out)
+    return out if activation is None else ACTIVATIONS[activation](out)
 
 
-def plain_product_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """The same of tensors on a GPU that are plain already: of one 16-bit type, outside of autograd, in a layout that a
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    """linear() of matrices on a GPU that are plain already: of one 16-bit type, outside of autograd, in a layout that a
     kernel reads.
 
     Raises: LayoutError, ShapeError, UnsupportedError: they are not.
     """
-    out: Tensor = dispatch.matmul(x, weight.t())
-    return out if bias is None else _plus_bias(out, bias)
+    if bias is None and activation is None:
+        out: Tensor = dispatch.matmul(x, weight.t())
+        return out
+    if x.dim() < 2 or not fuses("cuda", x.get_device()):
+        return linear(x, weight, bias, activation)
+    return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
 
 
-def _plus_bias(out: Tensor, bias: Tensor) -> Tensor:
-    """out + bias, in its place: rounded once more than torch's, which adds before its one rounding."""
-    return out.add_(bias.detach())
+def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None) -> Epilogue:
+    steps: list[Step] = []
+    if bias is not None:
+        steps.append(Bias(bias.detach() if bias.requires_grad else bias))
+    if pre is not None:
+        steps.append(Aux(pre))
+    if activation is not None:
+        steps.append(_ACTIVATION_STEPS[activation])
+    return Epilogue(tuple(steps))
+
+
+@cache
+def fuses(kind: str, index: int) -> bool:
+    """Whether the kernels of this device take epilogues."""
+    if kind != "cuda":
+        return True  # the emulator is an H200
+    family = catalog.offered(dispatch.device_of(index))
+    return family is not None and "bias" in family.config.steps
 
 
 def product_added(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    """beta c + alpha a x b in a's type. The sum is fp32's and rounded once; with beta = 0, c is not read."""
+    """beta c + alpha a x b in a's type, summed in fp32 and rounded once. With beta = 0, c is not read."""
+    if fuses(a.device.type, a.device.index or 0):
+        steps: list[Step] = [] if alpha == 1 else [Alpha(alpha)]
+        if beta != 0:
+            steps.append(_added(c.detach(), a.shape[0], b.shape[1], beta))
+        return product(a, b, epilogue=Epilogue(tuple(steps)) if steps else None)
     out = product(a, b, torch.float32)
-    if alpha != 1.0:
+    if alpha != 1:
         out.mul_(alpha)
-    if beta != 0.0:
+    if beta != 0:
         out.add_(c.detach(), alpha=beta)
     return out.to(a.dtype)
 
 
+def _added(c: Tensor, m: int, n: int, beta: float) -> Step:
+    """beta c, which broadcasts to (m, n), as the step that reads the least of it."""
+    if c.shape == (m, n):
+        return Beta(beta, _plain(c))
+    scaled = c if beta == 1 else c * beta
+    if c.shape == (m, 1):
+        return Bias(scaled[:, 0].contiguous(), per="row")
+    return Bias(scaled.broadcast_to((1, n))[0].contiguous())
+
+
 def add_product(a: Tensor, b: Tensor, total: Tensor) -> None:
     """total += a x b, in place and in fp32."""
-    total.add_(product(a, b, torch.float32))
+    if fuses(total.device.type, total.device.index or 0) and _is_readable(total):
+        check_dtypes("a", a.dtype, "b", b.dtype)
+        _run(_plain(a), _plain(b), total, Beta(1.0, total))
+    else:
+        total.add_(product(a, b, torch.float32))
 
 
 def out_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -138,15 +202,23 @@ def out_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
 
 
-def _run(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _run(a: Tensor, b: Tensor, out: Tensor, epilogue: Step | Epilogue | None = None) -> None:
     if a.device != b.device or out.device != a.device:
         _refuse_devices(a, b, out)
-    if out.device.type == "cpu":
-        dispatch.matmul(host_array(a), host_array(b), host_array(out))
-        # The memory was written behind torch's back; saved tensors must learn of it.
-        torch.autograd.graph.increment_version(out)
-    else:
-        dispatch.matmul(a, b, out)
+    if out.device.type != "cpu":
+        dispatch.matmul(a, b, out, epilogue=epilogue)
+        return
+    given = None if epilogue is None else Epilogue(tuple(_on_host(step) for step in as_epilogue(epilogue).steps))
+    dispatch.matmul(host_array(a), host_array(b), host_array(out), epilogue=given)
+    torch.autograd.graph.increment_version(out)  # it was written behind torch's back
+
+
+def _on_host(step: Step) -> Step:
+    """The step with the CPU tensor that it holds as a NumPy array."""
+    for name in ("vector", "c", "out"):
+        if (tensor := getattr(step, name, None)) is not None:
+            return dataclasses.replace(step, **{name: host_array(tensor)})  # type: ignore[type-var]  # steps are dataclasses
+    return step
 
 
 def host_array(tensor: Tensor) -> Any:

@@ -17,7 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import LayoutError  # noqa: E402
 from tilewright.frontends.torch import functional  # noqa: E402
 
 T = tilewright.torch
@@ -37,7 +36,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return product
 
     monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr(functional, "dispatch", SimpleNamespace(matmul=way("around", False)))
+    monkeypatch.setattr(functional.products, "plain_product", way("around", False))
     monkeypatch.setattr(functional.products, "plain_linear", way("around", True))
     through = {name: way("through", name == "linear") for name in ("matmul", "linear")}
     monkeypatch.setattr(functional, "ops", SimpleNamespace(**through))
@@ -87,13 +86,13 @@ def test_only_plain_eager_calls_go_around_the_dispatcher(ways: list[str], name: 
     assert ways == [expected]
 
 
-def test_what_the_way_around_refuses_for_its_strides_goes_through(ways: list[str], monkeypatch: Any) -> None:
-    def refuse(*_: Any) -> None:
-        raise LayoutError(asked="a", rule="neither stride is 1", works="copy it")
-
-    monkeypatch.setattr(functional.dispatch, "matmul", refuse)
-    T.matmul(torch.zeros(8, 16, dtype=torch.bfloat16)[::2, ::2], torch.zeros(8, 8, dtype=torch.bfloat16))
-    assert ways == ["through"]
+def test_what_the_way_around_refuses_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its strides, which the op copies, or with the same words."""
+    monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)  # whose memory is the CPU's: dispatch refuses it
+    through = SimpleNamespace(matmul=lambda a, b, _: "through", linear=lambda *_: "through")
+    monkeypatch.setattr(functional, "ops", through)
+    x = torch.zeros(8, 8, dtype=torch.bfloat16)
+    assert T.matmul(x, x) == T.linear(x, x) == T.linear(x.float(), x) == T.linear(x, x, x) == "through"
 
 
 @pytest.mark.usefixtures("fast")

@@ -6,20 +6,18 @@ modes, autocast and subclasses, the way is that of tilewright.matmul, with its p
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from tilewright import dispatch
-from tilewright.errors import LayoutError, ShapeError, UnsupportedError
+from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import ops, products
 
 Activation = Literal["relu", "gelu", "silu"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-_is_on_gpu = attrgetter("is_cuda")
+_is_on_gpu = products.is_on_gpu
 
 # Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -67,10 +65,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
         ops.matmul_out(a, b, out)
         return out
     if out_dtype is None and _goes_around(a, b):
-        try:
-            return dispatch.matmul(a, b)
-        except LayoutError:
-            pass  # strides that no kernel reads, or a copy that overlaps: the op copies first
+        found = products.plain_product(a, b)
+        if found is not None:
+            return found
     return ops.matmul(a, b, out_dtype)
 
 
@@ -119,23 +116,11 @@ def linear(
 
 def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:
     """linear() around the dispatcher; None where that may not be, or where the op has something to refuse."""
-    if not _goes_around(x, weight) or not (activation is None or activation in products.ACTIVATIONS):
+    if not _goes_around(x, weight):
         return None
-    dtype = x.dtype
-    if dtype not in products.INPUTS or weight.dtype is not dtype or weight.dim() != 2:
+    if bias is not None and (type(bias) not in _PLAIN or (bias.requires_grad and _is_grad_enabled())):
         return None
-    if bias is not None and not (
-        type(bias) in _PLAIN
-        and bias.dtype is dtype
-        and bias.dim() == 1
-        and bias.size(0) == weight.size(0)
-        and not (_is_grad_enabled() and bias.requires_grad)
-    ):
-        return None
-    try:
-        return products.plain_linear(x, weight, bias, activation)
-    except (LayoutError, ShapeError):
-        return None
+    return products.plain_linear(x, weight, bias, activation)
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from tilewright.frontends.torch import products
+from tilewright.frontends.torch import ops, products
 from tilewright.frontends.torch.functional import linear, linear_around
 
 
@@ -25,8 +25,11 @@ class Linear(nn.Linear):  # type: ignore[misc]  # torch is Any to the checker
     accumulates: bool = False  # on the class: a module that was made or pickled as nn.Linear lacks it
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Linear's name
-        main_grad = getattr(self.weight, "main_grad", None) if self.accumulates else None
-        return linear(input, self.weight, self.bias, main_grad=main_grad)
+        weight = self.weight
+        return linear(input, weight, self.bias, main_grad=self._main_grad_of(weight))
+
+    def _main_grad_of(self, weight: Tensor) -> Tensor | None:
+        return getattr(weight, "main_grad", None) if self.accumulates else None
 
     def extra_repr(self) -> str:
         shown: str = super().extra_repr()
@@ -47,7 +50,7 @@ class PatchedLinear(Linear):
         if out is not None:
             return out
         if is_served(input, weight, bias, self.emulates):
-            return super().forward(input)
+            return ops.linear(input, weight, bias, self._main_grad_of(weight))
         return nn.functional.linear(input, weight, bias)
 
 

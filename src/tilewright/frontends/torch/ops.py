@@ -152,6 +152,10 @@ def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def _matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+    if out_dtype is None and products.is_on_gpu(a):
+        found = products.plain_product(a, b)
+        if found is not None:
+            return found
     return products.product(a, b, out_dtype)
 
 
@@ -166,6 +170,10 @@ def _linear(
     main_grad: Tensor | None = None,
     activation: str | None = None,
 ) -> Tensor:
+    if products.is_on_gpu(x) and main_grad is None:
+        found = products.plain_linear(x, weight, bias, activation)
+        if found is not None:
+            return found
     _check_linear(x, weight, bias, main_grad, activation)
     return products.linear(x, weight, bias, activation)
 
@@ -440,8 +448,21 @@ def _into_memory(op: Any) -> Callable[..., None]:
 
 
 def _below_autograd(op: Any, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """What lies below: the device's kernel itself where nothing is in between, which saves a turn of the dispatcher."""
     with torch._C._AutoDispatchBelowAutograd():
+        word = keyset.raw_repr()
+        is_direct = _direct.get(word)
+        if is_direct is None:
+            below = keyset & torch._C._after_ADInplaceOrView_keyset
+            is_direct = _direct[word] = below.highestPriorityTypeId() in _DEVICE_KEYS
+        if is_direct:
+            return _KERNELS[op][0](*args)
         return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+# Of the few sets of keys that there are: whether only a device's key, and what passes through, is below autograd's.
+_direct: dict[int, bool] = {}
+_DEVICE_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "BackendSelect"))
 
 
 def _check_tangents(op: Any, args: tuple[Any, ...]) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tilewright import dispatch
 from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
-from tilewright.errors import DTypeError, UnsupportedError
+from tilewright.errors import DTypeError, RefusalError, UnsupportedError
 from tilewright.kernels import catalog
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,7 +29,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "silu": Silu()}
 
-_is_on_gpu = attrgetter("is_cuda")
+_PLAIN_ACTIVATIONS = (None, *ACTIVATIONS)
+
+is_on_gpu = attrgetter("is_cuda")
 
 INPUTS = (torch.bfloat16, torch.float16)
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
@@ -82,7 +84,7 @@ def product(
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
     a, b = _plain(a), _plain(b)
-    if _is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
+    if is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
         return dispatch.matmul(a, b, epilogue=epilogue)
     out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
     _run(a, b, out, epilogue)
@@ -123,24 +125,37 @@ def linear(
     return out if activation is None else ACTIVATIONS[activation](out)
 
 
-def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
-    """linear() of matrices on a GPU that are plain already: of one 16-bit type, outside of autograd, in a layout that a
-    kernel reads.
+def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
+    """product() of tensors that are all it takes: on a GPU, outside of autograd, in layouts that a kernel reads. None:
+    they are not, and product() has to make them so, or has something to refuse."""
+    try:
+        return dispatch.matmul(a, b)
+    except RefusalError:
+        return None
 
-    Raises: LayoutError, ShapeError, UnsupportedError: they are not.
-    """
-    if bias is None and activation is None:
-        out: Tensor = dispatch.matmul(x, weight.t())
-        return out
-    if x.dim() < 2 or not fuses("cuda", x.get_device()):
-        return linear(x, weight, bias, activation)
-    return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
+
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor | None:
+    """The same for linear()."""
+    dtype = x.dtype
+    if dtype not in INPUTS or weight.dtype is not dtype or weight.dim() != 2:
+        return None
+    if bias is None:
+        if activation is None:
+            return plain_product(x, weight.t())
+    elif bias.dtype is not dtype or bias.dim() != 1 or bias.size(0) != weight.size(0):
+        return None
+    if x.dim() < 2 or activation not in _PLAIN_ACTIVATIONS or not fuses("cuda", x.get_device()):
+        return None
+    try:
+        return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
+    except RefusalError:
+        return None
 
 
 def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None) -> Epilogue:
     steps: list[Step] = []
     if bias is not None:
-        steps.append(Bias(bias.detach() if bias.requires_grad else bias))
+        steps.append(Bias(_outside_of_autograd(bias)))
     if pre is not None:
         steps.append(Aux(pre))
     if activation is not None:
@@ -231,11 +246,14 @@ def host_array(tensor: Tensor) -> Any:
 def _plain(tensor: Tensor) -> Tensor:
     """The tensor as the kernels can read it: outside of autograd, with one contiguous matrix dimension, its negation
     carried out."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
+    tensor = _outside_of_autograd(tensor)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     return tensor if _is_readable(tensor) else tensor.contiguous()
+
+
+def _outside_of_autograd(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad and torch.is_grad_enabled() else tensor
 
 
 def _is_readable(tensor: Tensor) -> bool:

@@ -250,3 +250,38 @@ def test_without_torch_the_frontend_says_what_to_install(monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UnsupportedError, match=r"pip install 'tilewright\[torch\]'"):
         _ = tilewright.torch
+
+
+@pytest.mark.parametrize("shards_first", [False, True])
+def test_a_model_is_patched_before_or_after_it_is_sharded(fast: Any, tmp_path: Any, shards_first: bool) -> None:
+    """FSDP2, of one process: parameters are DTensors outside of forward and plain memory inside."""
+    distributed = pytest.importorskip("torch.distributed.fsdp")
+    if not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,))
+        expected, model = step(Model()), Model()
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())  # FSDP2 shards no tie across groups
+        if not shards_first:
+            T.patch(model, emulates=True)
+        distributed.fully_shard(model, mesh=mesh)
+        if shards_first:
+            assert T.patch(model, emulates=True).replaced == ("up", "down", "head")
+        out = model(TOKENS)
+        out.backward(whole(*out.shape, seed=9))
+        assert torch.equal(out, expected[0])
+        assert fast.counts["launch"] > 0
+        assert torch.equal(model.down.weight.grad.full_tensor(), expected[4])
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_eight_threads_call_one_patched_model() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    model = Model().requires_grad_(False)
+    expected = model(TOKENS)
+    T.patch(model, emulates=True)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(torch.equal(found, expected) for found in pool.map(model, [TOKENS] * 32))

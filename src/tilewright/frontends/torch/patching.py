@@ -100,7 +100,7 @@ def _reason_against(module: nn.Module, autocast: bool, emulates: bool) -> str:
     if "forward" in module.__dict__:
         return "its forward was replaced on the module itself, which another class would not change"
     weight, bias = module.weight, module.bias
-    if not is_memory(weight):
+    if not (is_memory(weight) or hasattr(weight, "to_local")):  # a DTensor: of FSDP it is plain memory in forward
         return f"its weight is a {type(weight).__qualname__}, whose memory is not its value"
     served = (*products.INPUTS, torch.float32) if autocast else products.INPUTS
     if weight.dtype not in served:

@@ -7,17 +7,19 @@ require gradients, an out of any layout.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
 
-import ml_dtypes
+import numpy as np
 import torch
 from torch import Tensor
 
 from tilewright import dispatch
+from tilewright.dtypes import by_name
 from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, RefusalError, UnsupportedError
 from tilewright.kernels import catalog
@@ -237,10 +239,18 @@ def _on_host(step: Step) -> Step:
 
 
 def host_array(tensor: Tensor) -> Any:
-    """The CPU tensor's own memory as a NumPy array; bf16 as ml_dtypes has it."""
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    """The CPU tensor's own memory as a NumPy array, valid as long as the tensor; bf16 as ml_dtypes has it.
+
+    Not Tensor.numpy(), after which torch can never resize the tensor's storage, as FSDP does.
+    """
+    dtype = by_name(str(tensor.dtype)).numpy
+    extents = tuple(tensor.shape)
+    if 0 in extents:
+        return np.empty(extents, dtype)
+    strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
+    num_bytes = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
+    memory = (ctypes.c_uint8 * num_bytes).from_address(tensor.data_ptr())
+    return np.ndarray(extents, dtype, memory, strides=strides)
 
 
 def _plain(tensor: Tensor) -> Tensor:

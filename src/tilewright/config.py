@@ -619,7 +619,7 @@ class Config:
         is, 43 of 63 did at 24 to 40.
         """
         batch = 4 if len(problem.batch) > 1 else 0
-        batch += 0 if problem.epilogue is None else _epilogue_registers(problem.epilogue, len(problem.batch) > 1)
+        batch += 0 if problem.epilogue is None else epilogue_registers(problem.epilogue, len(problem.batch) > 1)
         if not problem.out_through_tma:
             return 31 + (batch if problem.epilogue else 0) if problem.out_major == "n" else 44 + batch
         return (32 if problem.out_dtype.size == 4 else 28) + batch
@@ -657,7 +657,7 @@ class Config:
         )
 
 
-def _epilogue_registers(form: Form, has_dimensions: bool) -> int:
+def epilogue_registers(form: Form, has_dimensions: bool) -> int:
     """Registers of a consumer for an epilogue, of a problem as it is computed: addresses of arrays and how far they go,
     values on their way, what activations hold meanwhile. `has_dimensions`: the batch has several.
     """

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.epilogue import Epilogue, RowAmax, RowSum, Step, array_dtype, evaluate
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
@@ -67,15 +68,26 @@ def accumulation_factor(k: int) -> float:
     return cuts / (1 - cuts)
 
 
-def check(a: Any, b: Any, out: Any, out_dtype: DType, *, rows: list[int] | None = None, allowed: float = 0.0) -> Check:
+def check(
+    a: Any,
+    b: Any,
+    out: Any,
+    out_dtype: DType,
+    *,
+    rows: list[int] | None = None,
+    allowed: float = 0.0,
+    epilogue: Step | Epilogue | None = None,
+) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
+    `epilogue`: what became of the sums; what it stored beside out is checked as well. Its arrays hold what the kernel
+    read: of a beta or add that was out itself a copy from before.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
-    return _verdict(_bounded(a, b, out_dtype, rows), out, allowed)
+    return _verdict(_bounded(a, b, out_dtype, rows, epilogue), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
@@ -108,11 +120,14 @@ class _Block:
     matrix: tuple[int, ...]
     selected: Any
     reference: Any
-    summing: Any = None  # how far fp32 sums may be off
+    summing: Any = None  # how far fp32 sums may be off, after an epilogue what it makes of them
     out_dtype: DType | None = None
+    beside: tuple[tuple[Any, _Block], ...] = ()  # arrays that an epilogue has stored, each with its own reference
 
 
-def _bounded(a: Any, b: Any, out_dtype: DType, rows: list[int] | None) -> Iterator[_Block]:
+def _bounded(
+    a: Any, b: Any, out_dtype: DType, rows: list[int] | None, epilogue: Step | Epilogue | None = None
+) -> Iterator[_Block]:
     factor = accumulation_factor(b.shape[-2])
     for matrix in np.ndindex(*b.shape[:-2]):
         b64 = _float64(b[matrix])
@@ -120,7 +135,20 @@ def _bounded(a: Any, b: Any, out_dtype: DType, rows: list[int] | None) -> Iterat
         for selected in _blocks(a.shape[-2], b.shape[-1], rows):
             a64 = _float64(a[matrix][selected])
             with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
-                yield _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+                block = _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+            yield block if epilogue is None else _after(block, epilogue)
+
+
+def _after(block: _Block, epilogue: Step | Epilogue) -> _Block:
+    """The block of what the epilogue makes of the sums of another."""
+    found = evaluate(epilogue, block.reference, block.summing, block.matrix, block.selected)
+    beside = []
+    for step, (value, bound) in found.written:
+        if isinstance(step, RowAmax | RowSum):
+            value, bound = value[:, None], bound[:, None]
+        own = _Block(block.matrix, block.selected, value, bound, array_dtype(step.array))
+        beside.append((step.array[..., None] if isinstance(step, RowAmax | RowSum) else step.array, own))
+    return _Block(block.matrix, block.selected, found.out.value, found.out.bound, block.out_dtype, tuple(beside))
 
 
 def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
@@ -132,10 +160,10 @@ def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
 
 def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
     tally = _Tally()
-    for block in blocks:
-        got = _float64(out[block.matrix][block.selected])
+    for block, array in _with_beside(blocks, out):
+        got = _float64(array[block.matrix][block.selected])
         if block.out_dtype is None:
-            reference = _float64(_cast(block.reference, out))
+            reference = _float64(_cast(block.reference, array))
             tally.add(block.selected, abs(got - reference), None, got == reference)
             continue
         finfo = ml_dtypes.finfo(block.out_dtype.numpy)
@@ -149,6 +177,13 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
         same = (got == reference) | ((got != got) & (reference != reference))
         tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
     return tally.verdict()
+
+
+def _with_beside(blocks: Iterable[_Block], out: Any) -> Iterator[tuple[_Block, Any]]:
+    """Each block with what it is the reference of."""
+    for block in blocks:
+        yield block, out
+        yield from ((own, array) for array, own in block.beside)
 
 
 def integer_limit(k: int) -> int:

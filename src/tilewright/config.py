@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal, cast
 
 from tilewright.device import Device
 from tilewright.dtypes import FP32
+from tilewright.epilogue_form import WRITTEN, Access, Form
 from tilewright.errors import ConfigError
 from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
 
@@ -40,6 +41,13 @@ TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
 MAX_SLICES = 1024  # a judgement: 132 SMs have work for 264 slices of a single tile in two waves
 MAX_SLICES_BYTES = 1 << 30  # of their sums: sums.cu counts chunks of 16 bytes in 32 bits, and no gain comes near
+
+# Registers of an epilogue's steps, by how an array is reached: 16-bit values in pairs of columns, and any others, of
+# which more are on their way. Source: SPILLSTUDY
+_READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 6), "rows": (3, 3), "n": (12, 28), "m": (44, 44)}
+_WRITTEN_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (8, 8), "rows": (10, 10), "n": (12, 20), "m": (44, 44)}
+_ACTIVATIONS = frozenset({"gelu", "silu", "gated"})
+_ACTIVATION_REGISTERS = 12
 
 # What a field's annotation asks of its value: the exact type, and its name in a sentence. True is no whole number.
 _KINDS: dict[Any, tuple[type, str]] = {
@@ -589,6 +597,8 @@ class Config:
                 f"{device.smem_per_cta_bytes}"
             )
         state, (_, registers) = self._state_registers(problem), self.registers(problem)
+        if self.split_k > 1 and problem.epilogue is not None:  # sums that are made while an epilogue waits for them
+            state += self.wgmmas_m * self.stored_n // 2
         if self.accumulators + state > registers:
             found.append(
                 f"{self.accumulators} accumulators a thread and {state} registers of state exceed the "
@@ -609,8 +619,9 @@ class Config:
         is, 43 of 63 did at 24 to 40.
         """
         batch = 4 if len(problem.batch) > 1 else 0
+        batch += 0 if problem.epilogue is None else epilogue_registers(problem.epilogue, len(problem.batch) > 1)
         if not problem.out_through_tma:
-            return 31 if problem.out_major == "n" else 44 + batch
+            return 31 + (batch if problem.epilogue else 0) if problem.out_major == "n" else 44 + batch
         return (32 if problem.out_dtype.size == 4 else 28) + batch
 
     def replace(self, **changes: Any) -> Config:
@@ -644,6 +655,20 @@ class Config:
             + (f" slices{self.slices}" if self.slices != 1 else "")
             + (" dependent-sums" if self.dependent_sums else "")
         )
+
+
+def epilogue_registers(form: Form, has_dimensions: bool) -> int:
+    """Registers of a consumer for an epilogue, of a problem as it is computed: addresses of arrays and how far they go,
+    values on their way, what activations hold meanwhile. `has_dimensions`: the batch has several.
+    """
+    found = _ACTIVATION_REGISTERS if any(step.kind in _ACTIVATIONS for step in form.steps) else 0
+    for step in form.steps:
+        if step.array is not None:
+            access = step.array.access
+            lean, other = _WRITTEN_REGISTERS[access] if step.kind in WRITTEN else _READ_REGISTERS[access]
+            is_lean = step.array.is_paired and step.array.dtype.size == 2
+            found += (lean if is_lean else other) + (2 if has_dimensions else 0)
+    return found
 
 
 def store_columns(problem: Problem, tile_n: int) -> int:

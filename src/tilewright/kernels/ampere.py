@@ -9,7 +9,7 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
-from tilewright.kernels import sums
+from tilewright.kernels import fused, sums
 from tilewright.kernels.family import (
     batch_dims,
     filled,
@@ -101,7 +101,7 @@ class AmpereFamily:
             "STORE_WARP_BYTES": own.store_warp_bytes(problem),
             "SMEM_BYTES": own.smem_bytes(problem),
         }
-        return {"config.cuh": constants_header(constants)}
+        return {"config.cuh": constants_header(constants), **fused.headers(problem)}
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """As many CTAs as run at once, never more than tiles."""
@@ -135,6 +135,7 @@ class AmpereFamily:
             IntArgument("square_n", min(own.square or columns, columns), 4),
             IntArgument("num_tiles", own.num_tiles(problem), 4),
             _strides(problem),
+            fused.argument(problem),
         )
         if own.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})

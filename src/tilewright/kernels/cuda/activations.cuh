@@ -1,6 +1,6 @@
-// Activations of fp32 values. How far each is off, epilogue.py says. Every operation is named, so that the compiler fuses
-// none: the same bits in every kernel. Two approximations of the hardware each, and no table; erff of a library would
-// take a branch and twice the operations.
+// Activations of fp32 values. How far each is off, epilogue.py says. Every operation is named, so that the compiler
+// fuses none: the same bits in every kernel. Two approximations of the hardware each, and no table; erff of a library
+// would take a branch and twice the operations.
 #pragma once
 
 #include "base.cuh"

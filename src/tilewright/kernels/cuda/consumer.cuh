@@ -115,7 +115,8 @@ DEVICE void issue(const From& source, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(Shared& the_shared, const Out& the_out, const OutTail& the_out_tail, const Batch& the_batch,
-                    const Fused& the_fused, const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
+                    const Fused& the_fused, const Partials& partials, int32_t k_tiles, uint32_t consumer_index,
+                    uint32_t cta_rank)
         : shared(the_shared),
           out(the_out),
           out_tail(the_out_tail),
@@ -154,8 +155,8 @@ private:
         return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
     }
 
-    // Rows row .. row + 15 of out, of a tile that begins at `column` of it; none of them may lie inside. Where the matrix
-    // lies is found out here: before, the accumulators leave no registers for it.
+    // Rows row .. row + 15 of out, of a tile that begins at `column` of it; none of them may lie inside. Where the
+    // matrix lies is found out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
     DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
         const uint32_t slots = store_slots<typename OutOfShape::Shape>();
@@ -180,8 +181,9 @@ private:
     // Where this lane's values of rows row .. row + 15 lie, of a tile that begins at `column`.
     template <class OutOfShape>
     DEVICE Place place_in(const OutOfShape& to, int32_t row, int32_t column) const {
-        return Place{row + static_cast<int32_t>(lane / 4), column + static_cast<int32_t>(lane % 4 * 2), to.m, to.n, lane,
-                     to.member};
+        const int32_t own_row = row + static_cast<int32_t>(lane / 4);
+        const int32_t own_column = column + static_cast<int32_t>(lane % 4 * 2);
+        return Place{own_row, own_column, to.m, to.n, lane, to.member};
     }
 
     // Rounds what is stored later, after the epilogue.

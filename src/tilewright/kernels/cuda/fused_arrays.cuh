@@ -1,10 +1,10 @@
-// How the steps of an epilogue meet their arrays: a value for each column of out or for each row, or a matrix, in memory
-// of any alignment and, as the form says, any of the element types. Read straight from global memory, where a lane's
-// values lie in out (place.cuh); what lies outside is not read.
+// How the steps of an epilogue meet their arrays: a value for each column of out or for each row, or a matrix, in
+// memory of any alignment and, as the form says, any of the element types. Read straight from global memory, where a
+// lane's values lie in out (place.cuh); what lies outside is not read.
 //
-// Sectors. A paired read of one value for each column is 16 or 32 bytes of four lanes, the same for all eight rows; of a
-// matrix as many in each of eight rows, the next block of 8 columns the bytes behind: 16-bit values fill a 32-byte sector
-// in two blocks.
+// Sectors. A paired read of one value for each column is 16 or 32 bytes of four lanes, the same for all eight rows; of
+// a matrix as many in each of eight rows, the next block of 8 columns the bytes behind: 16-bit values fill a 32-byte
+// sector in two blocks.
 #pragma once
 
 #include "config.cuh"
@@ -64,8 +64,8 @@ DEVICE float read_one(bool is_there, uint64_t address) {
     return widened<TYPE>(ptx::ld_global_u16_if(is_there, address));
 }
 
-// Two elements, `step` elements apart, of a row with `left` of them. PAIRED: beside each other, in one access: the word of
-// a last one alone is read whole.
+// Two elements, `step` elements apart, of a row with `left` of them. PAIRED: beside each other, in one access: the word
+// of a last one alone is read whole.
 template <Type TYPE, bool PAIRED>
 DEVICE void read_two(int32_t left, uint64_t address, int64_t step, float& first, float& second) {
     if constexpr (!PAIRED) {

@@ -1,9 +1,9 @@
 // What an epilogue leaves beside out: the values at some point of it as a matrix, or the largest magnitude of each row.
 //
-// Largest magnitudes. The bits of numbers without a sign are ordered as the numbers are, NaN above infinity; so an atomic
-// maximum of words that were zero before gives the same bits in whatever order it is made. Of a row the four lanes that
-// hold it combine first. Where out is computed transposed its rows are columns here: then eight lanes and both rows of
-// each combine, block after block.
+// Largest magnitudes. The bits of numbers without a sign are ordered as the numbers are, NaN above infinity; so an
+// atomic maximum of words that were zero before gives the same bits in whatever order it is made. Of a row the four
+// lanes that hold it combine first. Where out is computed transposed its rows are columns here: then eight lanes and
+// both rows of each combine, block after block.
 #pragma once
 
 #include "config.cuh"

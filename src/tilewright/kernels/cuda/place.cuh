@@ -4,6 +4,20 @@
 
 #include "batch.cuh"
 
+// The matrix with this number of a batch with these extents, the fastest first.
+template <int DIMS>
+DEVICE MemberOf<DIMS> member_at(const int64_t (&extents)[DIMS], uint32_t number) {
+    MemberOf<DIMS> found;
+#pragma unroll
+    for (int dim = 0; dim < DIMS - 1; ++dim) {
+        const uint32_t extent = static_cast<uint32_t>(extents[dim]);
+        found.at[dim] = static_cast<int32_t>(number % extent);
+        number /= extent;
+    }
+    found.at[DIMS - 1] = static_cast<int32_t>(number);
+    return found;
+}
+
 struct Place {
     int32_t row;     // the upper one
     int32_t column;  // the first of the two in the fragment's first block; even

@@ -51,8 +51,8 @@ DEVICE void load_tail(uint32_t target, const TensorMap& map, int32_t n, int32_t 
 }
 DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, const Member&, uint32_t) {}
 
-// Loads a tile of b from column `n` of the product on, of a folded out half of it through each map (fused.cuh). The other
-// map is that of narrow tiles, which a folded out has not.
+// Loads a tile of b from column `n` of the product on, of a folded out half of it through each map (fused.cuh). The
+// other map is that of narrow tiles, which a folded out has not.
 DEVICE void load_columns(uint32_t target, const TensorMap& map, const TensorMap& other, int32_t n, int32_t k,
                          const Member& member, uint32_t barrier, uint32_t cta_rank) {
     if constexpr (Fused::FOLD == 1) {

@@ -1,4 +1,4 @@
-// Accesses of global memory that happen where a condition holds: one wrapper, one guarded instruction, with the PTX ISA's
+// Loads of global memory that happen where a condition holds: one wrapper, one guarded instruction, with the PTX ISA's
 // name. Not volatile, without a memory clobber: they read what nobody writes before it has been read here, so the
 // compiler may move them up, as far as their addresses let it.
 #pragma once

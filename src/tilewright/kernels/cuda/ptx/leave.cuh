@@ -1,4 +1,4 @@
-// What an epilogue leaves beside out, and how lanes combine it: one wrapper, one instruction, named as the PTX ISA names it.
+// How an epilogue leaves what it stores beside out: one wrapper, one instruction, named as the PTX ISA names it.
 #pragma once
 
 #include "base.cuh"
@@ -8,7 +8,7 @@ namespace ptx {
 // PTX ISA, shfl.sync.bfly: a warp. Each lane gets the value of the lane whose number differs in the bits of `mask`.
 DEVICE uint32_t shfl_sync_bfly(uint32_t value, uint32_t mask) {
     uint32_t found;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(found) : "r"(value), "r"(mask));  // no memory
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(found) : "r"(value), "r"(mask));
     return found;
 }
 

@@ -159,7 +159,7 @@ def stubbed() -> Iterator[None]:
     with (
         mock.patch.multiple(TorchAdapter, view=view, empty=empty, stream=lambda self, ordinal: 0),
         mock.patch.multiple(functional, _is_on_gpu=lambda _: True),
-        mock.patch.multiple(products, is_on_gpu=lambda _: True, fuses=lambda *_: True, dispatch=dispatcher),
+        mock.patch.multiple(products, is_on_gpu=lambda _: True, dispatch=dispatcher),
         mock.patch.object(tilewright, "matmul", dispatcher.matmul),
         mock.patch("tilewright.plan.build", return_value=None),
     ):

@@ -437,7 +437,7 @@ def test_an_exported_program_has_the_op_and_any_number_of_rows() -> None:
 
 
 def test_the_emulator_multiplies_cpu_tensors_and_refuses_what_would_take_minutes(monkeypatch: Any) -> None:
-    """The kernel's own PTX, forward and backward: TN, NN and TN of transposed views."""
+    """The kernel's own PTX, forward and backward, with a bias, an activation and a sum into fp32 fused."""
     from tilewright import dispatch
     from tilewright.frontends.torch import products
 
@@ -445,5 +445,10 @@ def test_the_emulator_multiplies_cpu_tensors_and_refuses_what_would_take_minutes
     assert products.dispatch is dispatch
     x, w, bias = whole(16, 64), whole(24, 64, seed=1), whole(24, seed=2)
     assert_same(gradients(T.linear, x, w, bias), gradients(torch.nn.functional.linear, x, w, bias))
+    total, grad = torch.ones(24, 64), whole(16, 24, seed=3)
+    out = T.linear(x, w.requires_grad_(), bias, activation="relu", main_grad=total)
+    out.backward(grad)
+    assert torch.equal(out, torch.relu(torch.nn.functional.linear(x, w, bias)))
+    assert torch.equal(total, 1 + (grad * (out > 0)).float().t() @ x.float())
     with pytest.raises(UnsupportedError, match="use a GPU"):
         T.matmul(torch.empty(8192, 8192, dtype=torch.bfloat16), torch.empty(8192, 8192, dtype=torch.bfloat16))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -22,7 +21,6 @@ from tilewright import dispatch
 from tilewright.dtypes import by_name
 from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, RefusalError, UnsupportedError
-from tilewright.kernels import catalog
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -108,7 +106,7 @@ def product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None, pre: Tensor | None = None
 ) -> Tensor:
-    """activation(x weight^T + bias) in a fresh row-major tensor; in one kernel where the device's family fuses.
+    """activation(x weight^T + bias) in a fresh row-major tensor, rounded once.
 
     Shapes: x (..., k), weight (n, k), bias (n,). `pre` (..., n), row-major and of x's type, is filled with what the
     activation is given, rounded.
@@ -117,14 +115,7 @@ def linear(
         return product(x, weight.t())
     if x.dim() < 2:  # an epilogue meets rows
         return linear(x[None], weight, bias, activation, None if pre is None else pre[None])[0]
-    if fuses(x.device.type, x.device.index or 0):
-        return product(x, weight.t(), epilogue=_steps(bias, activation, pre))
-    out = product(x, weight.t())
-    if bias is not None:
-        out.add_(bias.detach())
-    if pre is not None:
-        pre.copy_(out)
-    return out if activation is None else ACTIVATIONS[activation](out)
+    return product(x, weight.t(), epilogue=_steps(None if bias is None else bias.contiguous(), activation, pre))
 
 
 def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
@@ -146,7 +137,7 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
             return plain_product(x, weight.t())
     elif bias.dtype is not dtype or bias.dim() != 1 or bias.size(0) != weight.size(0):
         return None
-    if x.dim() < 2 or activation not in _PLAIN_ACTIVATIONS or not fuses("cuda", x.get_device()):
+    if x.dim() < 2 or activation not in _PLAIN_ACTIVATIONS:
         return None
     try:
         return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
@@ -165,35 +156,19 @@ def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None) -> E
     return Epilogue(tuple(steps))
 
 
-@cache
-def fuses(kind: str, index: int) -> bool:
-    """Whether the kernels of this device take epilogues."""
-    if kind != "cuda":
-        return True  # the emulator is an H200
-    family = catalog.offered(dispatch.device_of(index))
-    return family is not None and "bias" in family.config.steps
-
-
 def product_added(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """beta c + alpha a x b in a's type, summed in fp32 and rounded once. With beta = 0, c is not read."""
-    if fuses(a.device.type, a.device.index or 0):
-        steps: list[Step] = [] if alpha == 1 else [Alpha(alpha)]
-        if beta != 0:
-            steps.append(_added(c.detach(), a.shape[0], b.shape[1], beta))
-        return product(a, b, epilogue=Epilogue(tuple(steps)) if steps else None)
-    out = product(a, b, torch.float32)
-    if alpha != 1:
-        out.mul_(alpha)
+    steps: list[Step] = [] if alpha == 1 else [Alpha(alpha)]
     if beta != 0:
-        out.add_(c.detach(), alpha=beta)
-    return out.to(a.dtype)
+        steps.append(_added(c.detach(), a.shape[0], b.shape[1], beta))
+    return product(a, b, epilogue=Epilogue(tuple(steps)) if steps else None)
 
 
 def _added(c: Tensor, m: int, n: int, beta: float) -> Step:
     """beta c, which broadcasts to (m, n), as the step that reads the least of it."""
     if c.shape == (m, n):
         return Beta(beta, _plain(c))
-    scaled = c if beta == 1 else c * beta
+    scaled = c if beta == 1 else c.float() * beta
     if c.shape == (m, 1):
         return Bias(scaled[:, 0].contiguous(), per="row")
     return Bias(scaled.broadcast_to((1, n))[0].contiguous())
@@ -201,8 +176,8 @@ def _added(c: Tensor, m: int, n: int, beta: float) -> Step:
 
 def add_product(a: Tensor, b: Tensor, total: Tensor) -> None:
     """total += a x b, in place and in fp32."""
-    if fuses(total.device.type, total.device.index or 0) and _is_readable(total):
-        check_dtypes("a", a.dtype, "b", b.dtype)
+    check_dtypes("a", a.dtype, "b", b.dtype)
+    if _is_readable(total):
         _run(_plain(a), _plain(b), total, Beta(1.0, total))
     else:
         total.add_(product(a, b, torch.float32))

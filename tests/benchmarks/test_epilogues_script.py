@@ -60,6 +60,7 @@ def test_costs_stand_beside_their_bars_and_means_beside_theirs(script: ModuleTyp
     )
     for words in (
         "1 ok, 1 wrong", "wrong: other: 2 elements", "+6.10% of 5% over", "refused: tail_n",
-        "1.440x eager  1.210x compile", "geometric mean of 2: 1.200x eager, bar 1.15", "geometric mean of 2: 1.100x compile, bar 1.05",
+        "1.440x eager  1.210x compile", "geometric mean of 2: 1.200x eager, bar 1.15",
+        "geometric mean of 2: 1.100x compile, bar 1.05",
     ):  # fmt: skip
         assert words in text

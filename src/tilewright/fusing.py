@@ -210,6 +210,27 @@ def _check_apart(kind: str, view: View, extents: tuple[int, ...], strides: tuple
         span += (extent - 1) * stride
 
 
+def moved_bytes(problem: Problem) -> tuple[int, int]:
+    """Bytes of an epilogue's arrays that a kernel reads and writes at least, each once; a tile reads values for columns
+    and rows anew."""
+    read = written = 0
+    if problem.epilogue is not None:
+        width = problem.n
+        for step in problem.epilogue.steps:
+            if step.array is not None:
+                steps = zip((problem.m, width, *problem.batch), (*step.array.strides, *step.array.batch), strict=True)
+                count = step.array.dtype.size
+                for extent, stride in steps:
+                    count *= extent if stride else 1
+                if step.kind in WRITTEN:
+                    written += count
+                else:
+                    read += count
+            if step.kind == "gated":
+                width //= 2
+    return read, written
+
+
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 

@@ -117,10 +117,12 @@ class Plan(Runner):
     def binary(self) -> Binary:
         """The compiled kernel. Cost: the first use compiles it or reads the cache; no driver is needed.
 
-        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well.
+        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well. Not one with an
+        epilogue: compositions are without number, and one that spills after all is slower and not wrong.
         """
         if self._binary is None:
-            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=True)
+            refuse = self._kernel_problem.epilogue is None
+            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=refuse)
         return self._binary
 
     @property

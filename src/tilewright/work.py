@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
+from tilewright.epilogue_form import Form
+from tilewright.fusing import moved_bytes
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
@@ -25,6 +27,10 @@ STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # the same config and sizes through TMA: 1023^3 in 64x128 0.56 us more, 2047^3 in 128x256 1.59, which are 1.1 and 0.9.
 # Where stores are hidden nothing can be told: of (4097, 4097, 4096) 0.3 % lies between 1.3 and 1.0.
 LANE_STORE_VALUES_PER_CYCLE = 1.0
+# An epilogue's activation: two approximations a value, of which an SM makes 16 lanes' a cycle, a quarter of it 4 (CUDA
+# programming guide, throughput of native arithmetic instructions). What else it computes is less, and beside that.
+_SPECIAL_LANES_PER_CYCLE = 4
+_SPECIALS_OF_ACTIVATION = 2
 # All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds
 # those of the others before it, by the share of the time that is spent writing, at so much of DRAM's rate. Where the
 # other consumer multiplies meanwhile hardly any of it shows. Fitted with those below, mostly to 4096 x 32768 x 512: 191
@@ -267,11 +273,25 @@ def _store_cycles(problem: Problem, config: Config, tile_n: int, loop_cycles: fl
     columns = config.stored_n if config.split_k > 1 else tile_n
     rate = STORE_VALUES_PER_CYCLE if problem.out_through_tma else LANE_STORE_VALUES_PER_CYCLE
     store_cycles = STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
+    finish_cycles = 0.0 if problem.epilogue is None else _finish_cycles(problem.epilogue, config, blocks, columns)
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
+        store_cycles += finish_cycles
         return max(0.0, (store_cycles - loop_cycles) / 2), store_cycles
-    if config.staggered:
-        return store_cycles * (1 - _STAGGERED_HIDES), 0.0
-    return store_cycles, 0.0
+    if config.staggered:  # which hides stores behind a k tile at most: next to nothing of what comes before they begin
+        return store_cycles * (1 - _STAGGERED_HIDES) + finish_cycles, 0.0
+    return store_cycles + finish_cycles, 0.0
+
+
+def _finish_cycles(form: Form, config: Config, blocks: int, columns: int) -> float:
+    """Cycles that an epilogue takes of a tile's values, while no other consumer multiplies.
+
+    Worked example, gelu in 256x192 staggered: a warp has 2 blocks of 16 x 192 values; two warps share a quarter of the
+    SM and its 4 lanes a cycle: 2 x 6144 x 2 / 4 cycles, 6144 beside the 98,304 of the tile's wgmmas at k = 4096.
+    """
+    activations = sum(step.kind in ("gelu", "silu", "gated") for step in form.steps)
+    values = blocks * STORE_ROWS * columns / (2 if form.is_gated else 1)
+    at_once = 1 if config.pingpong else config.consumers
+    return activations * at_once * values * _SPECIALS_OF_ACTIVATION / _SPECIAL_LANES_PER_CYCLE
 
 
 def _patch_rows(config: Config, rows: int) -> int:
@@ -326,12 +346,13 @@ def clock_ghz_of(work: Work, device: Device, fixed_us: float) -> float:
 
 
 def dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
-    """Bytes that DRAM moves: out once, and the operands once, or once a wave where they do not stay in the L2.
+    """Bytes that DRAM moves: out and an epilogue's arrays once, and the operands once, or once a wave where they do not
+    stay in the L2.
 
     Shapes: the tiles in flight are a patch of group_m tile rows by grid / group_m tile columns; of a batch of small
     matrices all tiles of several at once, which are read once.
     """
-    operands, out = problem.input_bytes, problem.out_bytes
+    operands, out = problem.input_bytes, problem.out_bytes + sum(moved_bytes(problem))
     rows, columns = config.tiles(problem)
     in_flight = max(1.0, grid / (rows * columns)) * (problem.m + problem.n) * problem.k * problem.dtype.size
     if min(operands, in_flight) <= device.l2_bytes // 2:

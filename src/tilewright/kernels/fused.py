@@ -166,24 +166,3 @@ def extent_bytes(problem: Problem, array: ArrayForm, width: int) -> int:
     """Bytes from the first element of an array to the end of its last, of matrices `width` columns wide."""
     steps = zip((problem.m, width, *problem.batch), (*array.strides, *array.batch), strict=True)
     return (sum((extent - 1) * stride for extent, stride in steps) + 1) * array.dtype.size
-
-
-def moved_bytes(problem: Problem) -> tuple[int, int]:
-    """Bytes of an epilogue's arrays that a kernel reads and writes at least, each once; a tile reads values for columns
-    and rows anew."""
-    read = written = 0
-    if problem.epilogue is not None:
-        width = problem.n
-        for step in problem.epilogue.steps:
-            if step.array is not None:
-                steps = zip((problem.m, width, *problem.batch), (*step.array.strides, *step.array.batch), strict=True)
-                count = step.array.dtype.size
-                for extent, stride in steps:
-                    count *= extent if stride else 1
-                if step.kind in ("aux", "row_amax", "row_sum"):
-                    written += count
-                else:
-                    read += count
-            if step.kind == "gated":
-                width //= 2
-    return read, written

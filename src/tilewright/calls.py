@@ -303,22 +303,31 @@ class Runner(ABC):
 
     def _run_fused(self, epilogue: Epilogue, a: Any, b: Any, out: Any | None) -> Any:
         """run() with an epilogue: its arrays are a part of the layout, their addresses and its numbers of the call."""
-        adapter = common_adapter(a, b, out)
+        kind = type(a)
+        adapter = BY_TYPE.get(kind)
+        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+            adapter = common_adapter(a, b, out)
         key, addresses, stream = adapter.describe(a, b, out)
-        facts: list[Hashable] = []
+        facts: list[Hashable] = [key]
         further: list[int] = []
         written: list[Any] = []
         for step in epilogue.steps:
+            facts.append(step.kind)
+            facts.append(step.option)
             if (array := step.array) is not None:
+                is_written = step.kind in WRITTEN
                 name = f"the array of {step.kind}"
-                _check_library(adapter, adapter_of(array, name), name)
-                fact, address, own_stream = adapter.described(array, "out" if step.kind in WRITTEN else name)
-                _check_stream(stream, own_stream, name)
-                facts.append((fact, address & ADDRESS_MASK))
+                if type(array) is not kind:
+                    _check_library(adapter, adapter_of(array, name), name)
+                fact, address, own_stream = adapter.described(array, "out" if is_written else name)
+                if own_stream is not None:
+                    _check_stream(stream, own_stream, name)
+                facts.append(fact)
+                facts.append(address & ADDRESS_MASK)
                 further.append(address)
-                if step.kind in WRITTEN:
+                if is_written:
                     written.append(array)
-        key = (key, epilogue.structure, *facts)
+        key = tuple(facts)
         if stream is not None and not adapter.names_device:
             key = (key, *(ordinal_of(self._backend(), address) for address in (*addresses, *further)))
         bound = self._bound.get(key)

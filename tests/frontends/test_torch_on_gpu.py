@@ -72,7 +72,7 @@ def test_opcheck_is_clean_on_the_gpu() -> None:
     ops = torch.ops.tilewright
     for a in (whole(40, 64), whole(64, 40).t(), whole(0, 64), whole(80, 128)[::2, ::2]):
         w, bias = whole(48, 64, seed=1).requires_grad_(), whole(48, seed=2)
-        torch.library.opcheck(ops.linear.default, (a, w, bias))
+        torch.library.opcheck(ops.linear.default, (a, w, bias, None, "gelu"))
         torch.library.opcheck(ops.matmul.default, (a, w.t()))
         torch.library.opcheck(ops.matmul_out.default, (a, w.detach().t(), whole(a.shape[0], 48)))
         torch.library.opcheck(ops.addmm.default, (bias, a, w.t(), 0.5, 2.0))

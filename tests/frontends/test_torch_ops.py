@@ -50,7 +50,8 @@ def test_opcheck_is_clean_in_every_layout(layout: str) -> None:
     """B133, B016."""
     a, b = layouts(5, 8)[layout], layouts(8, 7, seed=1)[layout]
     torch.library.opcheck(OPS.matmul.default, (a, b))
-    torch.library.opcheck(OPS.linear.default, (a, b.t(), whole(7), None, "gelu"))
+    torch.library.opcheck(OPS.linear.default, (a, b.t().detach().requires_grad_(), whole(7), None, "gelu"))
+    torch.library.opcheck(OPS.linear_and_pre.default, (a, b.t(), whole(7), "gelu"))
     torch.library.opcheck(OPS.matmul_out.default, (a, b, torch.empty(7, 5, dtype=torch.float32).t()))
 
 
@@ -372,7 +373,7 @@ def test_one_graph_serves_every_number_of_rows() -> None:
     w, bias = whole(7, 8, seed=1).requires_grad_(), whole(7, seed=2)
 
     def model(x: Tensor) -> Tensor:
-        return T.addmm(bias, T.matmul(T.linear(x, w, bias, activation="relu"), w), w.t()).sum()
+        return T.addmm(bias, T.matmul(T.linear(x, w, bias, activation="gelu"), w), w.t()).sum()
 
     torch._dynamo.reset()
     compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)

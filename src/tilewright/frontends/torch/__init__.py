@@ -16,6 +16,8 @@ except ImportError as missing:
         works="pip install 'tilewright[torch]', or use tilewright.matmul with another array library",
     ) from missing
 
+from tilewright.frontends.torch import gradients as _gradients  # noqa: F401  registers what it knows of the ops
+from tilewright.frontends.torch import transforms as _transforms  # noqa: F401  the same
 from tilewright.frontends.torch.functional import addmm, bmm, linear, matmul, mm
 from tilewright.frontends.torch.modules import Linear, PatchedLinear
 from tilewright.frontends.torch.patching import PatchReport, patch, unpatch

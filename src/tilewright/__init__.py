@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING to a type checker; importing typin
 if TYPE_CHECKING:
     from typing import Any
 
-    from tilewright import errors
+    from tilewright import epilogue, errors
     from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
@@ -35,6 +35,7 @@ __all__ = [
     "Problem",
     "__version__",
     "clear",
+    "epilogue",
     "errors",
     "matmul",
     "packed",
@@ -60,8 +61,8 @@ _HOMES: dict[str, str] = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("tilewright.errors")
+    if name in ("epilogue", "errors"):
+        return importlib.import_module(f"tilewright.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

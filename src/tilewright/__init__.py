@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING to a type checker; importing typin
 if TYPE_CHECKING:
     from typing import Any
 
-    from tilewright import errors
+    from tilewright import epilogue, errors
     from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
@@ -36,6 +36,7 @@ __all__ = [
     "Problem",
     "__version__",
     "clear",
+    "epilogue",
     "errors",
     "matmul",
     "packed",
@@ -60,7 +61,11 @@ _HOMES: dict[str, str] = {
 }
 
 # Modules. `torch` is not in __all__: `from tilewright import *` must neither need PyTorch nor take its name.
-_MODULES: dict[str, str] = {"errors": "tilewright.errors", "torch": "tilewright.frontends.torch"}
+_MODULES: dict[str, str] = {
+    "epilogue": "tilewright.epilogue",
+    "errors": "tilewright.errors",
+    "torch": "tilewright.frontends.torch",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,6 +18,7 @@ import numbers
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
@@ -258,24 +259,24 @@ class RowSum(Step):
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """Steps in their order."""
+    """Steps in their order. What a call asks of them is worked out once: one that is kept costs less than a new one."""
 
     steps: tuple[Step, ...]
 
     def __or__(self, other: Step | Epilogue) -> Epilogue:
         return Epilogue(self.steps + as_epilogue(other).steps)
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[Any, ...]:
         """The arrays of all steps that have one, in order."""
         return tuple(step.array for step in self.steps if step.array is not None)
 
-    @property
+    @cached_property
     def numbers(self) -> tuple[int, ...]:
         """What a call gives beside addresses: the bits of each number in fp32."""
         return tuple(fp32_bits(step.number) for step in self.steps if step.number is not None)
 
-    @property
+    @cached_property
     def structure(self) -> tuple[tuple[str, str], ...]:
         """The steps without what they hold: a part of a key."""
         return tuple((step.kind, step.option) for step in self.steps)

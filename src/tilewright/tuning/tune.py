@@ -80,6 +80,12 @@ def tune(
                 rule="a Problem holds all of them",
                 works="pass tune(problem) or tune(a, b, out)",
             )
+        if a.epilogue is not None:
+            raise UnsupportedError(
+                asked=f"tuning {a}",
+                rule="records are of plain products; with an epilogue the plain product's config runs, where it can",
+                works="tune the same product without an epilogue",
+            )
         problem, ordinal = checked(a), 0
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)

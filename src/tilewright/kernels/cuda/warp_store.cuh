@@ -45,7 +45,7 @@ DEVICE MemberOf<DIMS> member_in(const StridesOf<DIMS>& strides, uint32_t number)
 }
 DEVICE MemberOf<0> member_in(const StridesOf<0>&, uint32_t) { return {}; }
 
-// What an epilogue makes of the accumulators of 16 rows, of rows row .. and columns from `column` on of a matrix of out.
+// What an epilogue makes of the accumulators of 16 rows: of rows row .. and columns from `column` on of a matrix.
 template <class Sums>
 DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, uint32_t matrix, const Out& out,
                         int32_t row, int32_t column, int32_t lane) {

@@ -22,6 +22,8 @@ from tilewright.order import Reduction
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
 
+_TRIALS = 4  # one in so many candidates may be a trial
+
 
 @dataclass
 class Entry:
@@ -43,11 +45,21 @@ def candidates_of(
 ) -> list[Entry]:
     """The config of record first, where there is one that can run, then the model's fastest; all different.
 
+    A quarter of them at most are trials, which the untuned choice leaves out (kernels/trials.py): the model knows them
+    least, and what it would have chosen is to be measured beside them.
+
     A record's config that is not in the family's space comes last in its order.
     Raises: what model.best() raises.
     """
-    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms, reduction=reduction)
-    found = [Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space[: max(count, 1)]]
+    asked = max(count, 1)
+    offered = model.ranked(problem, device, count=asked, num_sms=num_sms, reduction=reduction)
+    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms, reduction=reduction, with_trials=True)
+    chosen = [each.config for each in offered]
+    trials = [each for each in space[:asked] if each.config not in chosen][: asked // _TRIALS]
+    kept = {each.config for each in (*offered[: asked - len(trials)], *trials)}
+    found = [
+        Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space if each.config in kept
+    ]
     hint = records.lookup(problem, device, num_sms, reduction)
     if hint is None or reasons_against(hint, problem, device, num_sms):
         return found

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "batch.cuh"
+#include "cluster.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
 #include "pipeline.cuh"
@@ -12,21 +13,30 @@
 #include "split.cuh"
 #include "swizzle.cuh"
 
-constexpr uint16_t CLUSTER_MASK = (1 << Config::SHARING) - 1;
+// Of the CTAs that need the same tile of an operand, the number of this one, and a bit for the rank of each.
+struct Sharers {
+    int32_t index;
+    uint16_t mask;
+};
 
 // Loads this CTA's share of an operand's tile: EXTENT of its rows (a) or columns (b) from `first` on, times TILE_K.
-// With SHARES CTAs each loads one of as many parts for all of them: rows where k is contiguous, else k rows of each
-// panel.
-template <bool K_MAJOR, int EXTENT, int SHARES>
+// With SHARES CTAs each loads a part for all of them: where k is contiguous every SHARES-th box of BOX_ROWS rows, which
+// need not be as many for each of them; else as many k rows of each panel.
+template <bool K_MAJOR, int EXTENT, int SHARES, int BOX_ROWS>
 DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int32_t k, const Member& member,
-                      uint32_t barrier, uint32_t cta_rank) {
-    const int32_t rank = static_cast<int32_t>(cta_rank);
+                      uint32_t barrier, const Sharers& sharers) {
+    const int32_t rank = sharers.index;
     if constexpr (K_MAJOR && SHARES == 1) {
         load_box(target, map, k, first, member, barrier);  // (EXTENT, TILE_K)
     } else if constexpr (K_MAJOR) {
-        constexpr int SHARE = EXTENT / SHARES;
-        load_box_multicast(target + rank * SHARE * SWIZZLE_BYTES, map, k, first + rank * SHARE, member, barrier,
-                           CLUSTER_MASK);  // (SHARE, TILE_K)
+        constexpr int BOXES = EXTENT / BOX_ROWS;
+#pragma unroll
+        for (int round = 0; round < BOXES; round += SHARES) {
+            if (BOXES - round < SHARES && rank >= BOXES - round) break;  // no box of the last round is left for it
+            const int32_t row = (round + rank) * BOX_ROWS;
+            load_box_multicast(target + row * SWIZZLE_BYTES, map, k, first + row, member, barrier,
+                               sharers.mask);  // (BOX_ROWS, TILE_K)
+        }
     } else {
         constexpr int SHARE_K = Config::TILE_K / SHARES;
 #pragma unroll
@@ -37,7 +47,7 @@ DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int3
                 load_box(panel_target, map, column, k, member, barrier);  // (TILE_K, PANEL_COLUMNS)
             } else {
                 load_box_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, map, column, k + rank * SHARE_K,
-                                   member, barrier, CLUSTER_MASK);  // (SHARE_K, PANEL_COLUMNS)
+                                   member, barrier, sharers.mask);  // (SHARE_K, PANEL_COLUMNS)
             }
         }
     }
@@ -46,7 +56,7 @@ DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int3
 // Loads a narrow tile of b, if the kernel has such tiles.
 DEVICE void load_tail(uint32_t target, const TensorMap& map, int32_t n, int32_t k, const Member& member,
                       uint32_t barrier) {
-    load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1>(target, map, n, k, member, barrier, 0);
+    load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1, Config::TAIL_N>(target, map, n, k, member, barrier, Sharers{0, 1});
 }
 DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, const Member&, uint32_t) {}
 using BTailMap = MapIf<(Config::TAIL_N > 0)>::type;
@@ -68,7 +78,8 @@ public:
           b_tail_map(the_b_tail_map),
           batch(the_batch),
           k_tiles(the_k_tiles),
-          cta_rank(the_rank) {}
+          a_sharers{static_cast<int32_t>(column_in_cluster(the_rank)), mask_of_row(the_rank)},
+          b_sharers{static_cast<int32_t>(row_in_cluster(the_rank)), mask_of_column(the_rank)} {}
 
     DEVICE void run(const TileSchedule& schedule) {
         const uint32_t num_wide = schedule.num_wide();
@@ -76,8 +87,8 @@ public:
             const Tile tile = schedule.wide(i);
             const Member member = batch.b_member(batch.member(tile.matrix()));
             fill(wide, tile, is_backward(i), [&](uint32_t b, int32_t k, uint32_t full) {
-                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(b, b_map, tile.n, k, member, full,
-                                                                                cta_rank);
+                load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M, Config::B_BOX_ROWS>(
+                    b, b_map, tile.n, k, member, full, b_sharers);
             });
         }
         if constexpr (Config::TAIL_N > 0) {
@@ -112,8 +123,8 @@ private:
             await_room(filling);
             if (k_tile == 0) ring.put_tile(slot, tile);
             ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);
-            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N>(ring.a_at(slot), a_map, tile.m, k, member,
-                                                                            full, cta_rank);
+            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N, Config::A_BOX_ROWS>(
+                ring.a_at(slot), a_map, tile.m, k, member, full, a_sharers);
             load_columns(ring.b_at(slot), k, full);
             filling.state.advance();
         }
@@ -142,5 +153,6 @@ private:
     const BTailMap& b_tail_map;
     const Batch& batch;
     const KTiles k_tiles;
-    const uint32_t cta_rank;
+    const Sharers a_sharers;  // this CTA's row of the cluster
+    const Sharers b_sharers;  // its column
 };

@@ -278,6 +278,17 @@ def test_a_problem_that_fails_among_many_is_an_outcome_and_the_rest_goes_on(tmp_
     assert done[1].record is not None
 
 
+def test_of_contiguous_rows_that_tma_cannot_read_the_copies_product_has_the_record(tmp_path: Path) -> None:
+    """The plan of the arrays finds it, and that of padded ones does not."""
+    contiguous, padded = packed(65, 63, 66, padded=False), packed(65, 63, 66)
+    (tuned,) = many(tmp_path, [contiguous])
+    assert tuned.kept
+    assert tuned.problem == proposing.computed_problem(contiguous, H200) != padded
+    assert dispatch.plan(contiguous, device=H200).config.replace(dependent_launch=False) == tuned.record.config
+    assert "from records" in dispatch.plan(contiguous, device=H200).why
+    assert "from records" not in dispatch.plan(padded, device=H200).why
+
+
 def test_problems_without_time_are_outcomes_of_nothing(tmp_path: Path) -> None:
     done = list(many(tmp_path, [PROBLEM, PROBLEM], budget_s=-1.0))
     assert [(tuned.record, tuned.decided) for tuned in done] == [(None, "budget")] * 2

@@ -18,7 +18,9 @@ from tilewright.jit.build import build, source_digest_of
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import Family
 from tilewright.kernels.product import sources
+from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
+from tilewright.plan import check_supported
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
 
@@ -38,6 +40,16 @@ class Entry:
     status: Status = "unfinished"
     why: str = ""
     is_proven: bool = False
+
+
+def computed_problem(problem: Problem, device: Device) -> Problem:
+    """The product that is measured and has the record: of copies, where an operand has to be copied first, since a plan
+    asks for the record of what its product's kernel computes. Of that it is itself.
+
+    Raises: UnsupportedError: no family serves the device.
+    """
+    copied = check_supported(device).config.copied(problem)
+    return repacked(problem, copied).row_major
 
 
 def candidates_of(

@@ -6,8 +6,8 @@
 
 `--check`: every form of cluster on a few products, every element of whole numbers and of random ones, then the same
 product many times over, whose bits must not change. `--time`: shape after shape, all its columns interleaved and cold,
-each checked on sampled rows first; `--shapes` names some of them. Each part is a child with a time limit; of the timing,
-if a shape ends its child, that shape is lost and another child goes on behind it.
+each checked on sampled rows first; `--shapes` names some of them. Each part is a child with a time limit; a shape that
+ends the child of the timing is lost, and another child goes on behind it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tilewright.config import SWIZZLE_BYTES, WGMMA_MAX_N, Config
+from tilewright.config import SWIZZLE_BYTES, Config
 from tilewright.device import Device
 from tilewright.kernels.family import group_rows
 from tilewright.kernels.fitted import MOST_WAVES, fitted_space
@@ -129,4 +129,3 @@ _KINDS: dict[str, Callable[[Problem, Device], Iterator[Config]]] = {
     "tall": _tall,
     "large": _large,
 }
-assert WGMMA_MAX_N >= _WIDEST and _KINDS.keys() >= MEASURED

@@ -21,7 +21,7 @@ DEVICE uint32_t column_in_cluster(uint32_t rank) {  // 0 .. CLUSTER_N-1
 
 // The CTAs that need the same tile of a as this one, and those of b: a bit for each rank.
 DEVICE uint16_t mask_of_row(uint32_t rank) {
-    constexpr uint32_t FIRST_ROW = ((1u << Config::SHARING) - 1) / ((1u << Config::CLUSTER_M) - 1);  // every CLUSTER_M-th
+    constexpr uint32_t FIRST_ROW = ((1u << Config::SHARING) - 1) / ((1u << Config::CLUSTER_M) - 1);
     return static_cast<uint16_t>(HAS_ROWS_AND_COLUMNS ? FIRST_ROW << row_in_cluster(rank) : FIRST_ROW);
 }
 DEVICE uint16_t mask_of_column(uint32_t rank) {
@@ -30,7 +30,7 @@ DEVICE uint16_t mask_of_column(uint32_t rank) {
                                                       : FIRST_COLUMN);
 }
 
-// The rank of peer number i, 0 .. PEERS-1: the CTAs of this one's column, itself among them, then the others of its row.
+// The rank of peer number i, 0 .. PEERS-1: first the CTAs of this one's column, itself too, then the others of its row.
 DEVICE uint32_t peer(uint32_t i, uint32_t rank) {
     if constexpr (!HAS_ROWS_AND_COLUMNS) return i;
     const uint32_t row = row_in_cluster(rank), column = column_in_cluster(rank);

@@ -52,9 +52,9 @@
 //   a a X a    peers, CLUSTER_M + CLUSTER_N - 1 of them (cluster.cuh)
 //
 // A producer writes into the slots of all its peers, so it fills a slot only when the consumers of all of them have
-// released it: a consumer warp arrives on the empty barriers of its own CTA and, by mapa, of every peer, a lane each. No
-// barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA.
-// A share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
+// released it: a consumer warp arrives on the empty barriers of its own CTA and, by mapa, of every peer, a lane each.
+// No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA. A
+// share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
 // since it is also the only arrival. Nor can a share of the next phase land in this one: its producer has waited for
 // this CTA's consumers. No CTA leaves before every arrival on its barriers has been made and every share has landed,
 // which its consumers wait for: all threads end with a cluster barrier.

@@ -110,8 +110,9 @@ def tune_many(
     worker: Worker | None = None,
     device: Device | None = None,
 ) -> Iterator[Tuned]:
-    """Each problem's outcome as soon as it is there, in one child for as long as nothing goes wrong in it; of the copies'
-    product where operands have to be copied first.
+    """Each problem's outcome as soon as it is there, in one child for as long as nothing goes wrong in it.
+
+    Where operands have to be copied first it is that of the copies' product.
 
     `budget_s` is for all: each problem may take three equal shares of what is left. A problem that no time is left for,
     or that nothing could be measured of, is an outcome without a record. `worker` and `device` are for tests.

@@ -44,9 +44,9 @@
 // From wide to narrow. Before a narrow slot is filled for the first time, every wide slot that lies there has been
 // released for the last time; slot by slot, so the first narrow ones fly while the last wide ones are read.
 //
-// Cluster. CTAs below each other (a column of CLUSTER_M) need the same tile of b, CTAs side by side (a row of CLUSTER_N)
-// the same tile of a; each loads a share of it, in whole swizzle atoms, and multicasts it to all of them. With both, a
-// CTA's slot is filled by the CTAs of its row and of its column, and by no other:
+// Cluster. CTAs below each other (a column of CLUSTER_M) need the same tile of b, those side by side (a row of
+// CLUSTER_N) the same tile of a; each loads a share of it, in whole swizzle atoms, and multicasts it to all of them.
+// With both, a CTA's slot is filled by the CTAs of its row and of its column, and by no other:
 //
 //   . . b .    the slot of X: shares of a from its row, of b from its column, of both from X itself; these are its
 //   a a X a    peers, CLUSTER_M + CLUSTER_N - 1 of them (cluster.cuh)

@@ -6,8 +6,8 @@
 //   warp 0        one lane: the producer; it waits for a strip of k before it loads the first tile of it (StripGate)
 //   warps 1 .. 3  realign: unit after unit of both operands, in the order of k, until none is left (Realigner)
 //
-// Single products, k contiguous in both operands, no clusters, no splits: kept by kernels/overlapped.py. The launch before
-// this one has cleared `progress`.
+// Single products, k contiguous in both operands, no clusters, no splits: kept by kernels/overlapped.py. The launch
+// before this one has cleared `progress`.
 
 #include "batch.cuh"
 #include "config.cuh"

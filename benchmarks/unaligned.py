@@ -180,7 +180,7 @@ def varied(problem: Problem) -> Iterator[Row]:
     operands = problem.repacked
     scratch = works["waiting"].scratch  # the same for all of them
     config = overlapped_config(make_plan(problem, device=device).config)
-    first, second, third = (build(unit) for unit in overlapped.sources(problem, config, device))
+    first, second, third = (build(unit, refuse=True) for unit in overlapped.sources(problem, config, device))
     on_the_way = {
         f"overlapped, {head:.0%} before": overlapped.work(
             problem, config, device, head=head, binaries=(Built(first), Built(second), Built(third))

@@ -77,7 +77,7 @@ MUTANTS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
     ("no proxy fences", "ptx/flag.cuh", "fence.proxy.async.global;", "", ("missing proxy fence",)),
     ("no __syncwarp before the release", REALIGN, _FENCE, "ptx::fence_proxy_async_global();", ("data race",)),
     ("progress is told before the copy", REALIGN, "if (place < a_units) {", f"{_RELEASE} if (place < a_units) {{",
-     ("data race", "missing proxy fence", WRONG_NUMBERS)),
+     ("data race", "missing proxy fence", "refilled while read")),
     ("the next lane's words are this lane's", REALIGN, "(lane + 1) % WARP_THREADS", "lane", (WRONG_NUMBERS,)),
     ("the word behind the strip is not read", REALIGN, "lane <= STRIP_CHUNKS && word", "lane < STRIP_CHUNKS && word",
      (WRONG_NUMBERS,)),
@@ -90,13 +90,15 @@ MUTANTS: tuple[tuple[str, str, str, str, tuple[str, ...]], ...] = (
 
 @pytest.mark.parametrize(("name", "file", "old", "new", "rules"), MUTANTS, ids=[mutant[0] for mutant in MUTANTS])
 def test_a_planted_bug_is_reported(name: str, file: str, old: str, new: str, rules: tuple[str, ...]) -> None:
-    problem = packed(66, 99, 333, padded=False)
+    problem = packed(41, 27, 205, padded=False)
     clear, head, product = overlapped.sources(problem, SMALL, H200)
     units = (clear, head, edited(product, file, old, new))
     found: set[str] = set()
     for schedule in ("lazy", "random"):
         is_right, rules_found = run(problem, SMALL, head=0.0, units=units, schedule=schedule, seed=1, max_blocks=4_000)
         found |= rules_found | (set() if is_right or rules_found else {WRONG_NUMBERS})
+        if found & set(rules):
+            break
     assert found & set(rules), found
 
 

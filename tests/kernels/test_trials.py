@@ -88,5 +88,5 @@ def test_a_cluster_is_no_candidate_of_a_batch_or_of_fewer_sms_than_it_has() -> N
 
 @pytest.mark.parametrize("problem", [CUBE, packed(20, 4096, 4096)], ids=str)
 def test_their_kernels_compile_without_spills(problem: Problem) -> None:
-    for config in sorted(offered(problem), key=str)[::3]:
+    for config in sorted(offered(problem), key=str)[::5]:
         assert build(render(HOPPER, problem, config, H200), refuse=True).resources.stack_bytes == 0

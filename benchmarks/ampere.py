@@ -28,7 +28,6 @@ from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, wr
 from tilewright.bench.counters import METRICS
 from tilewright.device import preset
 from tilewright.jit.source import Source
-from tilewright.kernels.ampere import AMPERE
 from tilewright.problem import Problem, packed
 
 SQUARE, LARGE, ODD = packed(4096, 4096, 4096), packed(8192, 8192, 8192), packed(4095, 4095, 4095, padded=False)
@@ -170,25 +169,14 @@ def count_rows() -> Iterator[Row]:
 
     for config in COUNTED:
         about: Row = {"kind": "count", "problem": str(SQUARE), "config": str(config)}
-        with tempfile.TemporaryDirectory() as folder:
-            log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
-            program = [sys.executable, __file__, "--child", f"launch{CONFIGS.index(config)}", "--log", str(log)]
 
-            def read(answer: Path = answer) -> str:
-                return answer.read_text(errors="replace") if answer.exists() else ""
+        def program(log: Path, index: int = CONFIGS.index(config)) -> list[str]:
+            return [sys.executable, __file__, "--child", f"launch{index}", "--log", str(log)]
 
-            try:
-                launches, status = counters.profile(
-                    counters.metrics_of("issue"), program, str(answer), read, run_limited, COUNT_LIMIT_S, set()
-                )
-            except OSError as missing:
-                yield about | {"status": "not counted", "why": str(missing)}
-                continue
-        own = [launch for launch in launches if launch.kernel == AMPERE.entry]
-        if own:
-            yield about | {"status": "ok"} | counters.columns("issue", own[-1].values)
-        else:
-            yield about | {"status": "not counted", "why": status}
+        try:
+            yield about | counters.of_child("issue", program, run_limited, COUNT_LIMIT_S, set()).columns("issue")
+        except OSError as missing:
+            yield about | {"status": "not counted", "why": str(missing)}
 
 
 def launch_rows(index: int) -> Iterator[Row]:

@@ -4,7 +4,8 @@
     TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/sweeps.py --into OUT [--budget-s 150]
     python tools/publish_rows.py OUT/sweeps.json && python tools/sweep_pages.py
 
-With --sweeps ampere those of docs/ladder/ampere_sweeps.md, into OUT/ampere_sweeps.json.
+With --sweeps ampere those of docs/ladder/ampere_sweeps.md, into OUT/ampere_sweeps.json. With --emulated what needs no
+GPU: occupancy and bank conflicts.
 
 Sweeps run in child processes with a time limit, the most important first, several a child since its start takes longer
 than some of them; and so does ncu over them. A child appends one JSON line a result at once. OUT/sweeps.json is written
@@ -47,7 +48,8 @@ FIRST = (
     "ampere-distance",
     "ampere-banks",
 )  # the most important: one child, counted before the others are timed
-EMULATED = ("swizzle", "ampere-banks")  # whose bank conflicts the emulator counts meanwhile
+# Whose bank conflicts the emulator counts meanwhile.
+EMULATED = ("swizzle", "ampere-distance", "ampere-banks", "ampere-registers", "ampere-tile")
 SLACK = 1.8  # of a time limit over what is expected
 
 
@@ -262,6 +264,16 @@ def measure(options: argparse.Namespace, chosen: Sequence[Sweep], journal: Journ
             journal.add(each.result())
 
 
+def emulate(chosen: Sequence[Sweep], journal: Journal) -> None:
+    """What needs no GPU."""
+    from tilewright.bench.facts import emulator_facts
+
+    journal.facts |= emulator_facts()
+    for each in chosen:
+        if each.name in EMULATED:
+            journal.add(emulated_part(each.name))
+
+
 # -- a child ----------------------------------------------------------------------------------------------------------
 
 
@@ -341,6 +353,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--sweeps", default="all", help="names joined by commas, or ampere")
     options.add_argument("--budget-s", type=float, default=150.0, help="wall-clock time of all children together")
     options.add_argument("--rounds", type=int, default=1, help="samples of each time")
+    options.add_argument("--emulated", action="store_true", help="only what the emulator counts; needs no GPU")
     options.add_argument("--no-counters", action="store_true", help="do not run ncu")
     options.add_argument("--child", choices=("time", "launch", "emulate"), help=argparse.SUPPRESS)
     options.add_argument("--without", action="append", default=[], help=argparse.SUPPRESS)
@@ -364,7 +377,10 @@ def main(words: Sequence[str] | None = None) -> int:
     name = "ampere_sweeps.json" if options.sweeps == "ampere" else "sweeps.json"
     journal = Journal(options.into / name if options.into else None, command)
     try:
-        measure(options, chosen, journal)
+        if options.emulated:
+            emulate(chosen, journal)
+        else:
+            measure(options, chosen, journal)
     finally:  # also when it is interrupted: the table says what there is
         from tilewright.bench.sweep_report import table_lines
 

@@ -68,12 +68,12 @@ def drawn(rng: random.Random, shape: tuple[int, int]) -> GpuArray:
 def test_a_literal_follower_is_served_and_copies_no_operand_twice(dispatcher: Dispatcher, spelling: int) -> None:
     rng = random.Random(spelling)
     num_refused = 0
-    for _ in range(2500):
+    for _ in range(1000):
         m, n, k = (rng.choice(EXTENTS) for _ in range(3))
         copied = served(dispatcher, drawn(rng, (m, k)), drawn(rng, (k, n)), gpu((m, n), "fp32"), spelling)
         assert len(set(copied)) == len(copied), "an advised copy was refused in turn"
         num_refused += len(copied)
-    assert num_refused > 1000
+    assert num_refused > 400
 
 
 @pytest.mark.parametrize("spelling", [1, 2], ids=["torch", "numpy"])

@@ -141,7 +141,7 @@ def test_the_limit_is_the_emulators_own() -> None:
 
 def test_the_process_says_once_that_numpy_arrays_are_emulated() -> None:
     sys.modules["tilewright.plan"].host_backend.cache_clear()
-    dispatcher = Dispatcher(HostBackend)  # with no plan yet: the process's own may hold one that has its backend already
+    dispatcher = Dispatcher(HostBackend)  # with no plan yet: one of the process may have its backend already
     a = whole((64, 64))
     with pytest.warns(UserWarning, match="multiplied by the emulator"):
         dispatcher.matmul(a, a.T)

@@ -7,7 +7,8 @@ rows are condensed to one a config; narrow ones, many, keep what their table and
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
 `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
 of a suite whether a record that was measured is shipped today; those of `benchmarks/ampere.py --into OUT/ampere.json`
-what their table needs, their checks as one; all others stay as they were measured. A file is named
+what their table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json`; all others stay
+as they were measured. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
 docs/plots/suite_<device>.svg.
 """
@@ -22,16 +23,37 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import device, records
-from tilewright.bench import ampere_report, lines_report, report, suite, suite_page, unaligned_report
+from tilewright.bench import ampere_report, irregular, lines_report, report, suite, suite_page, unaligned_report
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PLOTS = ROOT / "docs" / "plots"
 DOCUMENTS = tuple(
-    ROOT / name for name in ("README.md", "docs/a-call.md", "docs/measuring.md", "docs/suite.md", "docs/ampere.md")
+    ROOT / name
+    for name in (
+        "README.md",
+        "docs/a-call.md",
+        "docs/measuring.md",
+        "docs/suite.md",
+        "docs/ampere.md",
+        "docs/ladder/irregular.md",
+    )
 )
-PARTS = ("check", "repeats", "time", "narrow", "unaligned", "lines", "bench", "host", "sanitize", "ceilings", "ampere")
+PARTS = (
+    "check",
+    "repeats",
+    "time",
+    "narrow",
+    "unaligned",
+    "lines",
+    "bench",
+    "host",
+    "sanitize",
+    "ceilings",
+    "ampere",
+    "irregular",
+)
 PICTURES = {"lines": lines_report.digest, "bench": suite_page.digest}  # of parts that have one: the name of its numbers
 
 NARROW = (
@@ -55,6 +77,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = unaligned_report.published(rows)
     if file.stem == "ampere":
         rows = ampere_report.published(rows)
+    if file.stem == "irregular":
+        rows = irregular.published(rows)
     if file.stem == "lines":
         rows = lines_report.published(rows)
     name = facts["device"].removeprefix("NVIDIA ").split()[0].lower()

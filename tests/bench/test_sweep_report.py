@@ -115,3 +115,41 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UnsupportedError, match=r"tilewright\[report\]"):
         sweep_report.plot(sweep_report.lines_of(ROWS, "order"), "order", tmp_path / "x.svg")
+
+
+def test_what_the_emulator_knows_stands_on_the_page_before_anything_is_timed() -> None:
+    about = {"sweep": "ampere-distance", "status": "ok", "device": "emulator", "date": "d", "command": "c"}
+    known = about | {"kind": "sweep_conflicts", "variant": "distance 2", "emulated_conflicts": 0.0, "registers": 119}
+    text = sweep_report.block([known], "ampere-distance", "plot.svg")
+    assert text.startswith("| variant |")
+    assert "plot.svg" not in text
+    assert "_Not measured yet._" in text
+    assert "| 2 | 93 | 91 | - | - | - | - |" in text
+    assert "Emulated: nvrtc None, d, `c`." in text
+    measured = [
+        about | {"kind": "sweep_check", "variant": "distance 2", "registers": 120},
+        about | {"kind": "sweep_time", "variant": "distance 2", "mode": "burst", "rate_tflops": 300.0},
+        about
+        | {"kind": "sweep_counters", "variant": "distance 2", "hmma_pct": 61.0, "dram_pct": 15.0, "warps_pct": 24.0},
+    ]
+    text = sweep_report.block([known, *measured], "ampere-distance", "plot.svg")
+    assert "_Not measured yet._" not in text
+    assert "| 2 | 93 | 91 | 61.0 | - | - | 15.0 |" in text
+    (line,) = sweep_report.lines_of([known, *measured], "ampere-distance")
+    assert (line.registers, line.counted["emulated_conflicts"], line.counted["warps_pct"]) == (120, 0.0, 24.0)
+    quiet = sweep_report.lines_of([known, *measured[:2]], "ampere-distance")
+    assert sweep_report.digest([line]) != sweep_report.digest(quiet)
+
+
+def test_the_plot_shows_what_was_busy(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    about = {"sweep": "ampere-distance", "status": "ok", "variant": "distance 2"}
+    rows = [
+        about | {"kind": "sweep_check"},
+        about | {"kind": "sweep_time", "mode": "burst", "rate_tflops": 300.0},
+        about | {"kind": "sweep_counters", "hmma_pct": 61.0, "dram_pct": 15.0},
+    ]
+    sweep_report.plot(sweep_report.lines_of(rows, "ampere-distance"), "t", tmp_path / "p.svg")
+    text = (tmp_path / "p.svg").read_text()
+    assert "tensor pipe" in text
+    assert "shared memory" not in text

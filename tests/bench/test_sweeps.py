@@ -133,7 +133,7 @@ def test_every_variant_compiles_clean_and_is_exact_in_the_emulator(each: Sweep) 
 
 
 def test_no_panel_that_wgmma_can_read_has_a_conflict() -> None:
-    rows = list(conflict_rows(sweep("swizzle", H200)))
+    rows = list(conflict_rows(sweep("swizzle", H200), at_size=False))
     assert [row["status"] for row in rows] == ["ok"] * 4
     assert [row["turns_of_a_read"] for row in rows] == [1, 1, 1, 1]
     assert [row["boxes_a_slot"] for row in rows] == [16, 8, 4, 2]
@@ -142,13 +142,22 @@ def test_no_panel_that_wgmma_can_read_has_a_conflict() -> None:
 
 def test_what_padding_and_swizzle_do_to_banks_is_counted() -> None:
     """Rows of 64 bytes: ldmatrix 4 turns, 1 or 2 as padded, 1; 16-byte stores 1, 2, 1. All over the fewest of both."""
-    found = {row["variant"]: row["conflicts"] for row in conflict_rows(sweep("ampere-banks", H200))}
+    found = {row["variant"]: row["conflicts"] for row in conflict_rows(sweep("ampere-banks", H200), at_size=False)}
     narrow = [value for name, value in found.items() if name.startswith("rows of 64 bytes")]
     wide = [value for name, value in found.items() if name.startswith("rows of 128 bytes")]
     reads, stores = 384, 128  # wavefronts of a k tile without a conflict
     both = reads + stores
     assert narrow == [3 * reads / both, stores / both, (reads + stores) / both, 0.0]
     assert wide == [7 * reads / both, 0.0, reads / both, 0.0]
+
+
+def test_conflicts_at_the_sweeps_size_and_occupancy_stand_beside_them() -> None:
+    each = sweep("ampere-banks", H200)
+    (row,) = conflict_rows(dataclasses.replace(each, variants=each.variants[:1]))  # rows of 64 bytes as they are
+    k_tiles = 64 * 64 * 256  # of 128 x 128 x 32 at 8192^3
+    assert row["emulated_wavefronts"] == k_tiles * (4 * 384 + 128)
+    assert row["emulated_conflicts"] == k_tiles * 3 * 384
+    assert (row["occupancy_pct"], row["registers"] > 100) == (25.0, True)
 
 
 def test_the_distance_is_one_less_than_the_slots_and_the_registers_of_all_budgets_hold() -> None:

@@ -51,7 +51,7 @@ def test_a_rung_of_the_ladder_is_emulated_by_name(rung: str) -> None:
 
 
 def test_several_rungs_are_refused() -> None:
-    assert "one is emulated at a time" in refused("emulate", "64", "64", "64", "--rung", "v01-v03")
+    assert "names 3 rungs" in refused("emulate", "64", "64", "64", "--rung", "v01-v03")
 
 
 def test_a_product_of_minutes_is_refused_with_a_size_that_works_and_force() -> None:

@@ -43,6 +43,22 @@ def test_rows_of_words_are_free_and_columns_are_32_way() -> None:
     assert banks.access(8 * lanes, 8) == banks.Count(2, 2)
 
 
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_load_whose_lanes_pair_takes_half_the_phases(size: int) -> None:
+    lanes = np.arange(32)
+    whole = 32 * size // 128
+    for pairs in (lanes // 2, lanes // 4 * 2 + lanes % 2, lanes * 0):  # t ^ 1, t ^ 2, one address
+        assert banks.access(size * pairs, size, is_load=True).wavefronts == whole // 2
+        assert banks.access(size * pairs, size).wavefronts == whole  # a store brings each register
+    for unpaired in (lanes % 16, lanes % 4, np.where(lanes == 5, 0, lanes // 2)):
+        assert banks.access(size * unpaired, size, is_load=True).wavefronts == whole
+    idle = lanes % 2 == 0
+    apart = size * (lanes // 2)
+    assert banks.access(apart, size, idle, is_load=True).wavefronts == whole // 2  # the partner is not there
+    mixed = np.stack([size * (lanes // 2), size * lanes])
+    assert banks.access(mixed, size, is_load=True) == banks.Count(whole // 2 + whole, whole // 2 + whole)
+
+
 def test_warps_of_one_access_add_up() -> None:
     lanes = np.arange(32)
     both = banks.access(np.stack([4 * lanes, 128 * lanes]), 4)

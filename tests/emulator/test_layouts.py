@@ -35,6 +35,11 @@ CONFIGS = {
 SCHEDULES = itertools.cycle([("lazy", 0), ("eager", 0), ("random", 1), ("random", 2)])
 
 
+def turn(name: str, a_major: AMajor, b_major: Major) -> int:
+    """Whose turn it is among the kinds of product that take turns over configs and layouts."""
+    return list(CONFIGS).index(name) + LAYOUTS.index((a_major, b_major))
+
+
 def verdict_of(problem: Problem, config: Config, num_sms: int, policy: Any = "lazy", seed: int = 0) -> None:
     device = emulated(replace(H200, num_sms=num_sms), checks=True, schedule=policy, seed=seed)
     found = run_plan(plan(problem, device=device.model, config=config), device).check
@@ -48,8 +53,9 @@ def test_a_single_product_in_every_layout(name: str, a_major: AMajor, b_major: M
     config, (policy, seed) = CONFIGS[name], next(SCHEDULES)
     m, n = config.tile_m * config.cluster_m + 72, config.tile_n * config.cluster_n + 8
     problem = packed(m, n, 3 * 64 + 24, a_major=a_major, b_major=b_major)
+    if turn(name, a_major, b_major) % 2:  # every config and every layout has both majors of out, with some of the other
+        problem = replace(problem, out_major="m", out_pitch=m + 1)
     verdict_of(problem, config, 2, policy, seed)
-    verdict_of(replace(problem, out_major="m", out_pitch=m + 1), config, 2, policy, seed)
 
 
 @pytest.mark.parametrize(("a_major", "b_major"), LAYOUTS)
@@ -64,13 +70,27 @@ def test_narrow_tiles_in_every_layout(a_major: AMajor, b_major: Major) -> None:
 @pytest.mark.parametrize(("a_major", "b_major"), LAYOUTS)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_batch_in_every_layout(name: str, a_major: AMajor, b_major: Major) -> None:
-    """Of one dimension stored by TMA, of three with gaps stored by TMA, of two by elements; b shared, then a."""
+    """Of one dimension stored by TMA, of three with gaps stored by TMA, of two by elements; b shared, then a. One of
+    the three each: every config and every layout meets all."""
     config, (policy, seed) = CONFIGS[name], next(SCHEDULES)
     m, n = config.tile_m * config.cluster_m + 8, config.tile_n * config.cluster_n - 8
     options: Any = {"a_major": a_major, "b_major": b_major}
-    verdict_of(packed(m, n, 136, batch=(3,), **options), config, 2, policy, seed)
-    verdict_of(wide(packed(m, n, 72, batch=(2, 1, 2), shared="b", **options), out_gap=8), config, 4, policy, seed)
-    verdict_of(wide(packed(m - 3, n - 3, 72, batch=(2, 2), shared="a", **options)), config, 2, policy, seed)
+    match turn(name, a_major, b_major) % 3:
+        case 0:
+            verdict_of(packed(m, n, 136, batch=(3,), **options), config, 2, policy, seed)
+        case 1:
+            problem = wide(packed(m, n, 72, batch=(2, 1, 2), shared="b", **options), out_gap=8)
+            verdict_of(problem, config, 4, policy, seed)
+        case _:
+            verdict_of(wide(packed(m - 3, n - 3, 72, batch=(2, 2), shared="a", **options)), config, 2, policy, seed)
+
+
+def test_every_config_and_every_layout_meets_every_kind_of_batch_and_both_majors_of_out() -> None:
+    for kinds in (2, 3):
+        for name in CONFIGS:
+            assert {turn(name, *layout) % kinds for layout in LAYOUTS} == set(range(kinds))
+        for layout in LAYOUTS:
+            assert {turn(name, *layout) % kinds for name in CONFIGS} == set(range(kinds))
 
 
 @pytest.mark.parametrize("out_dtype", ["bf16", "fp32"])

@@ -120,7 +120,6 @@ def test_a_rung_refuses_what_its_source_does_not_compute(rung: AmpereRung) -> No
     for problem in (
         packed(64, 64, 64, out_dtype="fp32"),
         packed(64, 64, 64, b_major="n"),
-        packed(64, 64, 64, batch=(2,)),
     ):
         assert any("TN alone" in reason for reason in rung.config.violations(problem, A100))
     old = dataclasses.replace(A100, sm=(7, 5), name="NVIDIA T4")
@@ -218,3 +217,27 @@ def test_dispatch_sees_no_rung_and_the_catalog_knows_all() -> None:
     assert not set(catalog.PRODUCTION) & set(catalog.AMPERE_LADDER)
     for rung in AMPERE_RUNGS:
         assert catalog.family(rung.name) is rung
+
+
+@every_rung
+def test_matrices_of_a_batch_lie_below_each_other_and_their_k_is_not_cut(rung: AmpereRung) -> None:
+    problem = packed(64, 64, 64, batch=(2,))
+    refused = rung.config.violations(problem, A100)
+    if rung.config.SLICED:
+        assert "one matrix at a time" in " ".join(refused)
+        return
+    assert refused == ()
+    assert rung.launch(problem, rung.config, A100).grid == 2
+    for gap in ({"a_batch": (0,)}, {"b_batch": (64 * 64 + 8,)}, {"out_batch": (2 * 64 * 64,)}):
+        apart = dataclasses.replace(problem, **gap)
+        assert "below each other" in " ".join(rung.config.violations(apart, A100))
+    assert "below each other" in " ".join(rung.config.violations(packed(64, 64, 64, batch=(2, 3)), A100))
+
+
+def test_only_a5_leaves_rows_as_they_are() -> None:
+    problem = packed(64, 64, 64)
+    for rung in AMPERE_RUNGS:
+        if hasattr(rung.config, "swizzled"):
+            config = rung.config.replace(swizzled=False)
+            assert bool(config.violations(problem, A100)) is (rung.number != "a5")
+            assert "unswizzled" in str(config)

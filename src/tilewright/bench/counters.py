@@ -7,9 +7,15 @@ rest asked for again. Knows nothing of kernels.
 from __future__ import annotations
 
 import csv
+import math
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.bench.children import rows_of
 
 # What runs a command within some seconds: its exit status (None: stopped) and its output.
 Run = Callable[[Sequence[str], float], tuple[int | None, str]]
@@ -22,6 +28,9 @@ STALLS = (
     "math_pipe_throttle", "short_scoreboard", "long_scoreboard", "mio_throttle", "lg_throttle", "barrier", "wait",
     "not_selected", "dispatch_stall", "no_instruction",
 )  # fmt: skip
+
+# How instructions use shared memory, as ncu's metrics spell it: ld.shared, st.shared, ldmatrix, stmatrix, cp.async.
+SHARED_WAYS = ("ld", "st", "ldsm", "stsm", "ldgsts")
 
 # Column -> (metric of ncu on compute capability 9.0, what one of it stands for). The first metric of a set is the one
 # that every ncu since 2020 has.
@@ -54,6 +63,9 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         "l2_pct": ("lts__t_sectors.avg.pct_of_peak_sustained_elapsed", 1),
         "dram_pct": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1),
         "warps_pct": ("sm__warps_active.avg.pct_of_peak_sustained_active", 1),
+        "wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 1),
+        "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", 1),
+        "dram_read_bytes": ("dram__bytes_read.sum", 1),
     },
     "ladder": {
         "dram_read_bytes": ("dram__bytes_read.sum", 1),
@@ -85,17 +97,79 @@ METRICS: dict[str, dict[str, tuple[str, int]]] = {
         },
     },
 }
+METRICS["profile"] = {
+    **METRICS["ladder"],
+    **METRICS["issue"],
+    # smsp__sass_*: of single instructions, by their addresses. The l1tex__* of the same name count as well what meets
+    # other traffic at the banks (docs/emulator-hardware.md, "Bank conflicts").
+    **{
+        f"{way}_{what}": (f"smsp__sass_l1tex_data_{metric}_mem_shared_op_{way}.sum", 1)
+        for way in SHARED_WAYS
+        for what, metric in (("wavefronts", "pipe_lsu_wavefronts"), ("conflicts", "bank_conflicts_pipe_lsu"))
+    },
+    "gmmas": ("sm__inst_executed_pipe_tensor_op_gmma.sum", 1),
+    "ldsm_instructions": ("smsp__inst_executed_op_ldsm.sum", 1),
+    "stsm_instructions": ("smsp__inst_executed_op_stsm.sum", 1),
+    "ldgsts_instructions": ("smsp__inst_executed_op_ldgsts.sum", 1),
+    "ld_instructions": ("smsp__sass_inst_executed_op_shared_ld.sum", 1),
+    "st_instructions": ("smsp__sass_inst_executed_op_shared_st.sum", 1),
+    "global_load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", 1),
+    "global_copy_sectors": ("smsp__sass_l1tex_t_sectors_pipe_lsu_mem_global_op_ldgsts.sum", 1),
+    "global_store_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", 1),
+}
 
 _NUMBER = re.compile(r"-?[\d,]+(\.\d+)?([eE][-+]?\d+)?")
 _UNKNOWN = re.compile(r"[Ff]ailed to find metric[^\n]*|[Mm]etric[^\n]*(?:not found|unknown|invalid)[^\n]*")
 
 
+# What an answer without counters says -> why, and what would work.
+_FAILURES: tuple[tuple[str, str, str], ...] = (
+    (
+        r"ERR_NVGPUCTRPERM",
+        "this user may not read the GPU's counters (ERR_NVGPUCTRPERM)",
+        "load the driver's module with NVreg_RestrictProfilingToAdminUsers=0, give the container CAP_SYS_ADMIN, or run "
+        "as root",
+    ),
+    (
+        r"unrecogni[sz]ed option|[Pp]rofiling is not supported on|no metric is known to this ncu",
+        "this ncu is older than the GPU or than the options that are asked of it",
+        "install a newer Nsight Compute: 2022.3 or later for Hopper, 2020.1 for Ampere",
+    ),
+    (
+        r"launches: stopped",
+        "its time was over before it ended",
+        "ask for a smaller size: ncu repeats a launch many times",
+    ),
+    (
+        r"No kernels were profiled|launches: ok",
+        "ncu saw no launch of the kernel",
+        "run `tilewright run` with the same words first, which says why it cannot be launched",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Launched:
-    """One launch as ncu saw it: the kernel's name and its counters by metric."""
+    """One launch as ncu saw it: the kernel's name, its counters by metric, and its CTAs where the answer says them."""
 
     kernel: str
     values: Mapping[str, float]
+    grid: int | None = None
+
+
+@dataclass(frozen=True)
+class Child:
+    """A child's last row, its launch as ncu saw it, and how it ended: "ok", or why there is no launch."""
+
+    row: Mapping[str, Any]
+    launch: Launched | None
+    status: str
+
+    def columns(self, kind: str) -> dict[str, Any]:
+        """The status and the counters as columns of a row."""
+        if self.launch is None:
+            return {"status": "not counted", "why": self.status}
+        return {"status": "ok"} | columns(kind, self.launch.values)
 
 
 def command(metrics: Sequence[str], program: Sequence[str], log: str) -> list[str]:
@@ -137,6 +211,35 @@ def profile(
     return [], status
 
 
+def of_child(kind: str, program: Callable[[Path], Sequence[str]], run: Run, limit_s: float, refused: set[str]) -> Child:
+    """What ncu counts of `kind` of a child's one kernel.
+
+    `program` is the child's command, given the file for its rows; the "entry" of the last one names the kernel, of
+    whose launches the last counts. Raises: OSError: there is no ncu. Cost: see profile().
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
+
+        def read() -> str:
+            return answer.read_text(errors="replace") if answer.exists() else ""
+
+        launches, status = profile(metrics_of(kind), program(log), str(answer), read, run, limit_s, refused)
+        rows = rows_of(log)
+    row = rows[-1] if rows else {}
+    own = [launch for launch in launches if launch.kernel == row.get("entry")]
+    if status != "ok" or not own:
+        return Child(row, None, f"{len(own)} launches: {status}")
+    return Child(row, own[-1], "ok")
+
+
+def reason(status: str) -> tuple[str, str]:
+    """Why nothing was counted, by how ncu ended, and what would work."""
+    for pattern, rule, works in _FAILURES:
+        if re.search(pattern, status):
+            return rule, works
+    return f"ncu counted nothing: {status}", "run ncu itself on `tilewright run` for its own words"
+
+
 def known(metrics: Sequence[str], run: Run) -> set[str]:
     """Those of the metrics that this ncu lists for its GPU; all of them where it gives no list."""
     _, output = run(["ncu", "--query-metrics"], QUERY_LIMIT_S)
@@ -158,17 +261,17 @@ def parsed(text: str) -> list[Launched]:
     if head is None:
         return []
     rows = list(csv.DictReader(lines[head:]))
-    found: dict[int, tuple[str, dict[str, float]]] = {}
+    found: dict[int, tuple[str, dict[str, float], int | None]] = {}
     for row in rows:
         if not (row.get("ID") or "").isdigit():  # the row of units
             continue
-        _, values = found.setdefault(int(row["ID"]), (_kernel(row), {}))
+        _, values, _ = found.setdefault(int(row["ID"]), (_kernel(row), {}, _grid(row)))
         pairs = [(row["Metric Name"], row["Metric Value"])] if "Metric Name" in row else list(row.items())
         for metric, value in pairs:
             number = _number(value)
             if "__" in str(metric) and number is not None:
                 values[str(metric)] = number
-    return [Launched(name, values) for _, (name, values) in sorted(found.items())]
+    return [Launched(name, values, grid) for _, (name, values, grid) in sorted(found.items())]
 
 
 def columns(kind: str, values: Mapping[str, float]) -> dict[str, float | None]:
@@ -186,6 +289,12 @@ def metrics_of(kind: str) -> list[str]:
 
 def _kernel(row: Mapping[str, str]) -> str:
     return (row.get("Kernel Name") or "").split("(")[0].strip()
+
+
+def _grid(row: Mapping[str, str]) -> int | None:
+    """CTAs of "(132, 1, 1)"."""
+    extents = re.findall(r"\d+", row.get("Grid Size") or "")
+    return math.prod(map(int, extents)) if extents else None
 
 
 def _number(text: object) -> float | None:

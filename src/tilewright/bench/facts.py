@@ -27,9 +27,19 @@ def facts(backend: CudaBackend, ordinal: int = 0) -> dict[str, Any]:
         "l2_mib": device.l2_bytes >> 20,
         "driver_cuda": f"{version // 1000}.{version % 1000 // 10}",
         "python": platform.python_version(),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": _today(),
         "commit": commit(),
     } | {package.replace("-", "_"): version_of(package) for package in PACKAGES}
+
+
+def emulator_facts() -> dict[str, Any]:
+    """The same of rows that the emulator made, which no machine's speed is in."""
+    told: dict[str, Any] = {"device": "emulator", "date": _today(), "commit": commit()}
+    return told | {package.replace("-", "_"): version_of(package) for package in ("nvidia-cuda-nvrtc", "numpy")}
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def version_of(package: str) -> str | None:

@@ -116,6 +116,31 @@ def rungs_of(names: Iterable[str]) -> Iterator[Rung]:
     return (by_name[name] for name in names if name in by_name)
 
 
+def rung_plan(
+    name: str,
+    problem: Problem,
+    device: Device,
+    backend: Callable[[], Backend],
+    *,
+    changes: Mapping[str, Any] | None = None,
+    num_sms: int | None = None,
+) -> RungPlan:
+    """The plan of one rung with some fields of its config changed; without changes with what it chooses for the size.
+
+    Raises: UnsupportedError: `name` is no single rung. ConfigError: the rung cannot run the problem with them.
+    """
+    found = list(rungs_of(named(name)))
+    if len(found) != 1:
+        raise UnsupportedError(
+            asked=f"rung {name!r}",
+            rule=f"it names {len(found)} rungs, and one is looked at at a time",
+            works="name one, as v04 or a4; v12, the production kernel, is what a product without a rung gets",
+        )
+    chosen: Any = found[0].choice(problem, device)
+    config = chosen.replace(**changes) if changes else None
+    return RungPlan(found[0], problem, device, backend=backend, config=config, num_sms=num_sms)
+
+
 def plans_of(
     names: Sequence[str], problem: Problem, device: Device, backend: Callable[[], Backend], num_sms: int | None = None
 ) -> dict[str, Plan]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tilewright.bench import counters
-from tilewright.bench.children import rows_of, run_limited, write_rows
+from tilewright.bench.children import run_limited, write_rows
 from tilewright.bench.ladder import plans_of
 from tilewright.problem import Problem, packed
 
@@ -46,26 +45,14 @@ def counted_rows(
 
 
 def _counted(name: str, problem: Problem, run: counters.Run, refused: set[str]) -> Row:
-    with tempfile.TemporaryDirectory() as folder:
-        log, answer = Path(folder) / "rows.jsonl", Path(folder) / "ncu.csv"
+    def program(log: Path) -> list[str]:
         size = map(str, (problem.m, problem.n, problem.k))
-        program = [sys.executable, "-m", "tilewright.bench.ladder_counters", name, *size, "--log", str(log)]
+        return [sys.executable, "-m", "tilewright.bench.ladder_counters", name, *size, "--log", str(log)]
 
-        def read() -> str:
-            return answer.read_text(errors="replace") if answer.exists() else ""
-
-        try:
-            launches, status = counters.profile(
-                counters.metrics_of(KIND), program, str(answer), read, run, LIMIT_S, refused
-            )
-        except OSError as missing:
-            return {"status": "not counted", "why": str(missing)}
-        rows = rows_of(log)
-    entry = rows[-1]["entry"] if rows else None
-    own = [launch for launch in launches if launch.kernel == entry]
-    if status != "ok" or not own:
-        return {"status": "not counted", "why": f"{len(own)} launches: {status}"}
-    return {"status": "ok"} | counters.columns(KIND, own[-1].values)
+    try:
+        return counters.of_child(KIND, program, run, LIMIT_S, refused).columns(KIND)
+    except OSError as missing:
+        return {"status": "not counted", "why": str(missing)}
 
 
 def launched_rows(name: str, problem: Problem) -> Iterator[Row]:

@@ -20,6 +20,7 @@ from typing import Any
 from tilewright.bench import (
     ampere_report,
     ceiling_report,
+    irregular,
     lines_report,
     narrow_report,
     suite_page,
@@ -33,6 +34,10 @@ Row = dict[str, Any]
 _ORIGIN = (
     "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
 )  # fmt: skip
+
+NO_ROWS = "_No rows._\n"
+NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
+EMPTY = (NO_ROWS, NOT_MEASURED)
 
 _DATED = re.compile(r"(?P<device>.+)_(?P<date>\d{4}-\d\d-\d\d)_(?P<part>.+)\.json")
 _BLOCK = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
@@ -308,6 +313,32 @@ def ampere_table(rows: Sequence[Row]) -> str:
     return _table(ampere_report.COLUMNS, ampere_report.cells(own)) + _caption(own, meaning)
 
 
+def irregular_table(rows: Sequence[Row]) -> str:
+    """One line a step and batch of the irregular shape, and what was measured beside them."""
+    own = [row for row in rows if row.get("kind") == irregular.KIND and row["part"] == "time"]
+    checks = [row for row in rows if row.get("kind") == irregular.KIND and row["part"] == "check"]
+    if not own:
+        return NOT_MEASURED
+    counts = {name: sum(row[name] for row in checks) for name in ("ok", "wrong")}
+    meaning = (
+        "Microseconds of all matrices, interleaved with cuBLAS, inputs cold where all sets together exceed four times "
+        "the L2, every column's result checked first; TB/s of the bytes that have to move. Ratios are of two medians."
+    )
+    if checks:
+        meaning += f" Whole numbers, bit for bit: {counts['ok']} products right, {counts['wrong']} wrong."
+    return _table(irregular.COLUMNS, irregular.cells(rows)) + _caption(own, meaning)
+
+
+def irregular_emulated_table(rows: Sequence[Row]) -> str:
+    """One line a step of the irregular shape: what it takes of an SM and what shared memory does for one matrix."""
+    own = [row for row in rows if row.get("kind") == irregular.KIND and row["part"] == "emulated"]
+    meaning = (
+        "Warps: of those that an SM can hold; a dash where an A100 has not the shared memory. PTX leaves the layout of "
+        "WMMA's fragments open: its wavefronts are not known before a GPU counts them."
+    )
+    return _table(irregular.EMULATED_COLUMNS, irregular.emulated_cells(rows)) + _caption(own, meaning)
+
+
 def lines_table(rows: Sequence[Row]) -> str:
     """One line for each line of sizes that lie side by side: its times, and the worst of its cliffs."""
     own = [row for row in rows if row.get("kind") == lines_report.KIND and "median_us" in row]
@@ -390,6 +421,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "unaligned": unaligned_table,
     "lines": lines_table,
     "ampere": ampere_table,
+    "irregular": irregular_table,
+    "irregular-emulated": irregular_emulated_table,
     "repeats": repeats_table,
     "suite": suite_table,
     "suite-mean": suite_mean_table,
@@ -435,7 +468,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     if not lines:
-        return "_No rows._\n"
+        return NO_ROWS
     rows = [head, ["---"] * len(head), *lines]
     return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
 
@@ -449,7 +482,7 @@ def _caption(rows: Sequence[Row], meaning: str) -> str:
 def _source(row: Row) -> str:
     parts = [
         row.get("device"),
-        f"driver for CUDA {row.get('driver_cuda')}",
+        f"driver for CUDA {row['driver_cuda']}" if row.get("driver_cuda") else None,
         f"torch {row['torch']}" if row.get("torch") else None,
         f"cuBLAS {row['nvidia_cublas']}" if row.get("nvidia_cublas") else None,
         row.get("compiler") or f"nvrtc {row.get('nvidia_cuda_nvrtc')}",

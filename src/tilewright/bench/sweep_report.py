@@ -12,23 +12,26 @@ from typing import Any
 
 from tilewright.bench.ladder_report import markdown
 from tilewright.bench.plots import drawing
+from tilewright.bench.report import NOT_MEASURED
 from tilewright.bench.sweeps import CUBLAS
 
 Row = dict[str, Any]
 
-NOT_MEASURED = "_Not measured yet._\n"
 NOISE = 0.02  # single samples: a smaller difference is none
 
-# Column of the rows -> (head, what one unit of it is, digits).
-_COUNTED: dict[str, tuple[str, float, int]] = {
-    "dram_read_bytes": ("DRAM read GB", 1e9, 2),
-    "dram_written_bytes": ("DRAM written GB", 1e9, 2),
-    "l2_read_bytes": ("L2 read GB", 1e9, 2),
-    "fill_bytes": ("filled GB", 1e9, 2),
-    "cycles": ("million cycles", 1e6, 2),
-    "wavefronts": ("wavefronts of threads, million", 1e6, 1),
-    "bank_conflicts": ("their conflicts, million", 1e6, 2),
-    "bank_conflicts_all": ("all conflicts, million", 1e6, 2),
+# Column of the rows -> (head, what one unit of it is, digits), in the order of a table: what the emulator or arithmetic
+# says stands beside what ncu counts of the same.
+_COLUMNS: dict[str, tuple[str, float, int]] = {
+    "occupancy_pct": ("theoretical occupancy %", 1, 1),
+    "warps_pct": ("achieved occupancy %", 1, 1),
+    "boxes_a_slot": ("boxes a slot", 1, 0),
+    "turns_of_a_read": ("turns of a read, by rule", 1, 0),
+    "conflicts": ("conflicts, emulated", 1, 2),
+    "emulated_wavefronts": ("wavefronts, million, emulated", 1e6, 1),
+    "wavefronts": ("wavefronts, million, by ncu", 1e6, 1),
+    "emulated_conflicts": ("conflicts, million, emulated", 1e6, 2),
+    "bank_conflicts": ("conflicts, million, by ncu", 1e6, 2),
+    "bank_conflicts_all": ("all conflicts, million, by ncu", 1e6, 2),
     "bank_reads": ("bank reads, million", 1e6, 0),
     "bank_writes": ("bank writes, million", 1e6, 0),
     "tensor_pct": ("tensor instructions, % of peak", 1, 1),
@@ -36,16 +39,17 @@ _COUNTED: dict[str, tuple[str, float, int]] = {
     "shared_pct": ("shared memory busy %", 1, 1),
     "l2_pct": ("L2 busy %", 1, 1),
     "dram_pct": ("DRAM busy %", 1, 1),
-    "warps_pct": ("achieved occupancy %", 1, 1),
+    "dram_read_bytes": ("DRAM read GB", 1e9, 2),
+    "dram_written_bytes": ("DRAM written GB", 1e9, 2),
+    "l2_read_bytes": ("L2 read GB", 1e9, 2),
+    "fill_bytes": ("filled GB", 1e9, 2),
+    "cycles": ("million cycles", 1e6, 2),
 }
-_COMPUTED: dict[str, tuple[str, float, int]] = {
-    "occupancy_pct": ("theoretical occupancy %", 1, 1),
-}
-_EMULATED: dict[str, tuple[str, float, int]] = {
-    "boxes_a_slot": ("boxes a slot", 1, 0),
-    "turns_of_a_read": ("turns of a read, by rule", 1, 0),
-    "conflicts": ("conflicts, emulated", 1, 2),
-}
+
+# What the Ampere source text has of an A100 by prefetch distance: per cent of compute, per cent of memory bandwidth.
+TEXT_DISTANCES = {"distance 0": (68, 75), "distance 1": (81, 82), "distance 2": (93, 91), "distance 3": (90, 89)}
+# Columns of the rows beside them: what was busy of an H200.
+_BUSY = {"hmma_pct": "tensor pipe", "shared_pct": "shared memory", "l2_pct": "L2", "dram_pct": "DRAM"}
 
 
 @dataclass(frozen=True)
@@ -63,19 +67,22 @@ class Line:
 
 
 def lines_of(rows: Sequence[Row], sweep: str) -> list[Line]:
-    """The variants of a sweep in the order in which they were checked."""
+    """The variants of a sweep in the order in which they were checked, or emulated."""
     own = [row for row in rows if row.get("sweep") == sweep]
     checks = {row["variant"]: row for row in own if row["kind"] == "sweep_check"}
+    for row in own:  # what the emulator knows of a variant stands there before it was measured
+        if row["kind"] == "sweep_conflicts" and row.get("variant"):
+            checks.setdefault(row["variant"], row)
     reference = _rates([row for row in own if row["kind"] == "sweep_time" and row["variant"] == CUBLAS])
     found = []
     for name, check in checks.items():
         timed = [row for row in own if row["kind"] == "sweep_time" and row["variant"] == name]
         rates = _rates(timed)
         clocks = [row["clock_mhz"] for row in timed if row["mode"] == "steady" and row.get("clock_mhz")]
-        counted: dict[str, float | None] = {key: check[key] for key in _COMPUTED if check.get(key) is not None}
+        counted: dict[str, float | None] = {}
         for row in own:
-            if row.get("variant") == name and row["kind"] in ("sweep_counters", "sweep_conflicts"):
-                counted |= {key: row.get(key) for key in (*_COUNTED, *_EMULATED) if row.get(key) is not None}
+            if row.get("variant") == name and row["kind"] in ("sweep_conflicts", "sweep_check", "sweep_counters"):
+                counted |= {key: row.get(key) for key in _COLUMNS if row.get(key) is not None}
         found.append(
             Line(
                 name=name,
@@ -94,8 +101,7 @@ def lines_of(rows: Sequence[Row], sweep: str) -> list[Line]:
 def table(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
     """Head and cells; a column that no variant fills is left out."""
     heads = ["variant", "steady", "of cuBLAS", "burst", "of cuBLAS", "predicted", "MHz", "registers"]
-    units = _COMPUTED | _EMULATED | _COUNTED
-    heads += [head for head, _, _ in units.values()]
+    heads += [head for head, _, _ in _COLUMNS.values()]
     cells = []
     for line in lines:
         if line.status != "ok":
@@ -111,7 +117,7 @@ def table(lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
                 _text(line.predicted_tflops),
                 _text(line.clock_mhz),
                 _text(line.registers),
-                *(_text(line.counted.get(key), digits, unit) for key, (_, unit, digits) in units.items()),
+                *(_text(line.counted.get(key), digits, unit) for key, (_, unit, digits) in _COLUMNS.items()),
             ]
         )
     used = [index for index in range(len(heads)) if index < 2 or any(row[index] != "-" for row in cells)]
@@ -155,8 +161,31 @@ def block(rows: Sequence[Row], sweep: str, picture: str | None) -> str:
     lines = lines_of(rows, sweep)
     if not lines:
         return NOT_MEASURED
-    image = f"![TFLOPS of each variant]({picture})\n\n" if picture and any(line.rates for line in lines) else ""
-    return "\n".join(part for part in (image + markdown(*table(lines)), statement(lines), origin(rows, sweep)) if part)
+    is_timed = any(line.rates for line in lines)
+    image = f"![TFLOPS of each variant]({picture})\n\n" if picture and is_timed else ""
+    parts = [image + markdown(*table(lines)), beside_the_text(lines), statement(lines), origin(rows, sweep)]
+    if not is_timed:
+        parts.insert(
+            1, f"{NOT_MEASURED.strip()} What stands here is arithmetic and the emulator's, at the sweep's size.\n"
+        )
+    return "\n".join(part for part in parts if part)
+
+
+def beside_the_text(lines: Sequence[Line]) -> str:
+    """What was busy at each prefetch distance beside what the source text has of an A100; "" for other sweeps."""
+    known = [line for line in lines if line.name in TEXT_DISTANCES]
+    if not known:
+        return ""
+    heads = ["distance", "text: compute %", "text: memory bandwidth %", *(f"{name} busy %" for name in _BUSY.values())]
+    cells = [
+        [
+            line.name.removeprefix("distance "),
+            *map(str, TEXT_DISTANCES[line.name]),
+            *(_text(line.counted.get(key), 1) for key in _BUSY),
+        ]
+        for line in known
+    ]
+    return markdown(heads, cells)
 
 
 def origin(rows: Iterable[Row], sweep: str) -> str:
@@ -167,7 +196,12 @@ def origin(rows: Iterable[Row], sweep: str) -> str:
         for row in rows
         if row.get("sweep") == sweep and row["kind"] == "sweep_check" and row["status"] == "ok"
     )
-    return "".join(found)
+    found |= dict.fromkeys(
+        f"Emulated: nvrtc {row.get('nvidia_cuda_nvrtc')}, {row.get('date')}, `{row.get('command')}`.\n"
+        for row in rows
+        if row.get("sweep") == sweep and row["kind"] == "sweep_conflicts" and row.get("device") == "emulator"
+    )
+    return "\n".join(found)
 
 
 def table_lines(rows: Sequence[Row]) -> list[str]:
@@ -190,12 +224,16 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
 
 def digest(lines: Sequence[Line]) -> str:
     """The name of what a plot shows: a plot that carries it is fresh."""
-    shown = [[line.name, sorted(line.rates.items()), line.counted.get("dram_read_bytes")] for line in lines]
+    shown: list[list[Any]] = [
+        [line.name, sorted(line.rates.items()), line.counted.get("dram_read_bytes")] for line in lines
+    ]
+    for row, line in zip(shown, lines, strict=True):
+        row += [value for key in _BUSY if (value := line.counted.get(key)) is not None]
     return hashlib.sha256(json.dumps(shown).encode()).hexdigest()[:16]
 
 
 def plot(lines: Sequence[Line], title: str, path: Path) -> None:
-    """Bars of steady and burst TFLOPS a variant, and of the bytes read from DRAM where they were counted. SVG.
+    """Bars of steady and burst TFLOPS a variant, of the bytes read from DRAM, and of what was busy, where counted. SVG.
 
     Raises: UnsupportedError: matplotlib is not installed.
     """
@@ -203,7 +241,9 @@ def plot(lines: Sequence[Line], title: str, path: Path) -> None:
 
     timed = [line for line in lines if line.rates]
     traffic = [(line.counted.get("dram_read_bytes") or 0.0) / 1e9 for line in timed]
-    panels = 2 if any(traffic) else 1
+    busy = {key: [line.counted.get(key) or 0.0 for line in timed] for key in _BUSY}
+    busy = {key: values for key, values in busy.items() if any(values)}
+    panels = 1 + bool(any(traffic)) + bool(busy)
     with matplotlib.rc_context({"svg.hashsalt": "tilewright", "svg.fonttype": "none", "font.size": 8}):
         figure, axes = pyplot.subplots(
             1,
@@ -224,10 +264,16 @@ def plot(lines: Sequence[Line], title: str, path: Path) -> None:
         axes[0][0].set_ylim(len(timed) - 0.4, -0.6)  # the first on top
         axes[0][0].set_xlabel("TFLOPS")
         axes[0][0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=7)
-        if panels == 2:
+        if any(traffic):
             bars = axes[0][1].barh(list(places), traffic, 0.6, color="tab:gray")
             axes[0][1].bar_label(bars, fmt="%.2f", fontsize=6)
             axes[0][1].set_xlabel("GB read from DRAM")
+        for offset, (key, values) in enumerate(busy.items()):
+            height = 0.8 / len(busy)
+            own = [place - 0.4 + height * (offset + 0.5) for place in places]
+            axes[0][-1].barh(own, values, height, label=_BUSY[key])
+            axes[0][-1].set_xlabel("% of the time that it was busy")
+            axes[0][-1].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=7)
         figure.suptitle(title, fontsize=9, x=0.01, ha="left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None, "Description": digest(lines)})

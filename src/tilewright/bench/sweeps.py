@@ -193,7 +193,7 @@ def ampere_sweeps() -> tuple[Sweep, ...]:
             name="ampere-banks",
             question="What do bank conflicts cost: rows as they are, padded, swizzled?",
             variants=tuple(_paddings()),
-            counters="banks",
+            counters="utilisation",
         ),
         Sweep(
             name="ampere-registers",

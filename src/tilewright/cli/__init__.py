@@ -1,4 +1,5 @@
-"""The command line: `tilewright run | emulate | show | build | tune | ladder | ceilings | bench | cache | doctor`.
+"""The command line: `tilewright run | emulate | show | build | tune | ladder | ceilings | bench | profile | cache |
+doctor`.
 
 Each command has its file here; terminal.py has how a refusal, a warning and a table look; request.py has the options
 that name one product. The files import typer and the standard library alone at their heads, so that --help and shell
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright import __version__
-from tilewright.cli import bench, build, cache, ceilings, doctor, emulate, ladder, run, show, tune
+from tilewright.cli import bench, build, cache, ceilings, doctor, emulate, ladder, profile, run, show, tune
 from tilewright.cli.terminal import RefusingGroup, SizesCommand
 
 app = typer.Typer(
@@ -31,6 +32,7 @@ app.command("tune", cls=SizesCommand)(tune.tune)
 app.command("ladder")(ladder.ladder)
 app.command("ceilings")(ceilings.ceilings)
 app.command("bench")(bench.bench)
+app.command("profile", cls=SizesCommand)(profile.profile)
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)
 

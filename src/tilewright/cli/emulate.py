@@ -163,18 +163,13 @@ def emulate(
 
 def _rung_plan(name: str, problem: Any, target: Any, config: list[str] | None, num_sms: int | None) -> Plan:
     from tilewright.backends.emulated import emulated  # plans and kernels, which --help does not need
-    from tilewright.bench.ladder import PRODUCTION, RungPlan, named, rungs_of
+    from tilewright.bench.ladder import PRODUCTION, named, rung_plan
     from tilewright.config import changes_from
 
-    names = named(name)
-    if len(names) != 1:
-        raise typer.BadParameter(f"{name!r} is {len(names)} rungs; one is emulated at a time", param_hint="--rung")
-    if names[0] == PRODUCTION:
+    if named(name) == (PRODUCTION,):
         return request.plan(problem, target, config=config, num_sms=num_sms)
-    (one,) = rungs_of(names)
     changes = changes_from(config or ())
-    chosen: Any = one.config.replace(**changes) if changes else one.config
-    return RungPlan(one, problem, target, backend=lambda: emulated(target), config=chosen, num_sms=num_sms)
+    return rung_plan(name, problem, target, lambda: emulated(target), changes=changes, num_sms=num_sms)
 
 
 def _product(plan: Plan, choices: dict[str, Any], force: bool) -> Emulation:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -89,12 +88,7 @@ def _problem(size: str) -> Problem:
     """Raises: typer.BadParameter: no size. ShapeError: none that can be computed."""
     from tilewright.problem import packed  # see ladder()
 
-    match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9})x(\d{1,9}))?", size)
-    extents = [int(extent) for extent in match.groups() if extent] if match else []
-    if not extents or 0 in extents:
-        raise typer.BadParameter(f"{size!r} is no size such as 4096 or 4096x8192x1024", param_hint="--size")
-    m, n, k = extents if len(extents) == 3 else extents * 3
-    return packed(m, n, k)
+    return packed(*terminal.extents_of(size))
 
 
 def _why_no_gpu() -> str:

@@ -146,6 +146,19 @@ def _unwritable(option: str, path: Path, error: OSError, what: str) -> Unsupport
     )
 
 
+def extents_of(size: str) -> tuple[int, int, int]:
+    """(M, N, K) of --size N or MxNxK.
+
+    Raises: typer.BadParameter: it is neither.
+    """
+    match = re.fullmatch(r"(\d{1,9})(?:x(\d{1,9})x(\d{1,9}))?", size)
+    extents = [int(extent) for extent in match.groups() if extent] if match else []
+    if not extents or 0 in extents:
+        raise typer.BadParameter(f"{size!r} is no size such as 4096 or 4096x8192x1024", param_hint="--size")
+    m, n, k = extents if len(extents) == 3 else extents * 3
+    return m, n, k
+
+
 def count_text(count: int, one: str, many: str) -> str:
     """A number of things, and the word for that many of them."""
     return f"{count} {one if count == 1 else many}"

@@ -4,7 +4,8 @@ Knows 32 banks of 4 bytes and how an access splits into phases. Knows nothing of
 
 A *wavefront* is one pass over the banks. A phase needs as many as the bank that is asked for the most distinct words;
 one word for many lanes is one request. Source: CUDA programming guide, shared memory; the phases of 8- and 16-byte
-accesses are the half and quarter warps of NVIDIA's GTC material, not yet compared with a counter.
+accesses are the half and quarter warps of NVIDIA's GTC material, two of which a load joins where lanes pair (NVIDIA's
+developer forum, 77228). Counters of an H200 agree: docs/emulator-hardware.md, "Bank conflicts".
 """
 
 from __future__ import annotations
@@ -37,16 +38,40 @@ class Count:
         return Count(self.wavefronts + other.wavefronts, self.ideal + other.ideal)
 
 
-def access(addresses: NDArray[Any], num_bytes: int, active: NDArray[np.bool_] | None = None) -> Count:
-    """ld.shared, st.shared, atom.shared and cp.async of 1 .. 16 bytes a lane.
+def access(
+    addresses: NDArray[Any], num_bytes: int, active: NDArray[np.bool_] | None = None, *, is_load: bool = False
+) -> Count:
+    """ld.shared (`is_load`), st.shared, atom.shared and cp.async of 1 .. 16 bytes a lane.
 
     Shapes: addresses (32,) or (warps, 32), byte addresses; `active` the same. Up to 4 bytes a lane: one phase a warp;
-    8 bytes two, 16 bytes four. A phase without an active lane costs nothing.
+    8 bytes two, 16 bytes four. Of a load in which each active lane t has the address of lane t ^ 1, or each that of
+    lane t ^ 2, half as many: it returns each register but once for the pair. A phase without an active lane costs
+    nothing.
     """
     lanes = np.asarray(addresses, np.int64).reshape(-1, WARP_LANES)
     running = np.ones(lanes.shape, bool) if active is None else np.asarray(active).reshape(lanes.shape)
     words_each = max(num_bytes // BANK_BYTES, 1)
-    lanes_each = WARP_LANES // words_each
+    if not is_load or words_each == 1:
+        return _phases(lanes, running, words_each, WARP_LANES // words_each)
+    paired = _is_paired(lanes, running)
+    return _phases(lanes[paired], running[paired], words_each, 2 * WARP_LANES // words_each) + _phases(
+        lanes[~paired], running[~paired], words_each, WARP_LANES // words_each
+    )
+
+
+def _is_paired(lanes: NDArray[np.int64], running: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Of each warp (warps, 32), whether all its lanes pair with a neighbour, or all with the next but one."""
+    found = np.zeros(len(lanes), bool)
+    for distance in (1, 2):
+        partner = np.arange(WARP_LANES) ^ distance
+        found |= ((lanes == lanes[:, partner]) | ~running | ~running[:, partner]).all(axis=1)
+    return found
+
+
+def _phases(lanes: NDArray[np.int64], running: NDArray[np.bool_], words_each: int, lanes_each: int) -> Count:
+    """Warps (warps, 32) in phases of so many lanes, each with so many words."""
+    if not len(lanes):
+        return Count()
     words = lanes.reshape(-1, lanes_each, 1) // BANK_BYTES + np.arange(words_each)
     counted = np.repeat(running.reshape(-1, lanes_each, 1), words_each, axis=2)
     return _count(words.reshape(len(words), -1), counted.reshape(len(words), -1))

@@ -44,10 +44,9 @@ class AmpereRung(Rung):
         return {"config.cuh": constants_header(self.constants(problem, config))}
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
-        """One CTA a tile of each slice, whatever the number of SMs."""
-        rows, columns = config.tiles(problem)
+        """One CTA a tile of each matrix and slice, whatever the number of SMs."""
         return Launch(
-            grid=rows * columns * config.slices,
+            grid=config.num_tiles(problem),
             block=config.threads,
             cluster=1,
             smem_bytes=config.smem_bytes(problem),
@@ -56,6 +55,7 @@ class AmpereRung(Rung):
     def constants(self, problem: Problem, config: Config) -> Constants:
         """What the sources of all rungs read of struct Config."""
         own = self._own(config)
+        is_batched = bool(problem.batch)
         problem = own.sliced(problem)
         return {
             "TILE_M": own.tile_m,
@@ -69,6 +69,8 @@ class AmpereRung(Rung):
             "PADDING": getattr(own, "padding", 0),
             "LDMATRIX": own.matrices,
             "F16_SUMS": getattr(own, "f16_sums", False),
+            "SWIZZLED": getattr(own, "swizzled", True),
+            "BATCHED": is_batched,
             "SMEM_BYTES": own.smem_bytes(problem),
             "IN_TYPE": f"Type::{problem.dtype}",
             "OUT_TYPE": f"Type::{problem.out_dtype}",

@@ -100,10 +100,14 @@ class ElementConfig(RungConfig):
         """Products and devices that the rung is not written for."""
         found = []
         is_16_bit = problem.dtype in (dtypes.BF16, dtypes.FP16) and problem.out_dtype == problem.dtype
-        if not is_16_bit or problem.layout != "TN" or problem.batch:
+        if not is_16_bit or problem.layout != "TN":
+            found.append(f"{problem}: a rung of the Ampere ladder computes bf16 -> bf16 or fp16 -> fp16 TN alone")
+        if problem.batch and self.SLICED:
+            found.append(f"{problem}: a rung that cuts k computes one matrix at a time")
+        elif problem.batch and not _is_stacked(problem):
             found.append(
-                f"{problem}: a rung of the Ampere ladder computes bf16 -> bf16 or fp16 -> fp16 TN alone, one matrix at "
-                "a time"
+                f"{problem}: the matrices of a batch are to lie below each other, as many rows apart as each has; make "
+                "the batch one dimension, contiguous and not broadcast"
             )
         if device.sm < (8, 0):
             found.append(
@@ -236,11 +240,23 @@ class SwizzledConfig(ChunkConfig):
 @dataclass(frozen=True, kw_only=True)
 class MultistageConfig(SwizzledConfig):
     """a5: a ring of `stages` slots: the prefetch distance and one more. A thread copies the same chunk of every so many
-    rows, which the swizzle's pattern of 8 has to divide."""
+    rows, which the swizzle's pattern of 8 has to divide. `swizzled` False leaves rows as they are, with a2's conflicts:
+    what prefetch alone does."""
 
     STAGES: ClassVar[range] = range(1, MAX_STAGES + 1)
+    ALWAYS_SWIZZLED: ClassVar[bool] = False
 
     stages: int = 4
+    swizzled: bool = True
+
+    def tile_violations(self) -> list[str]:
+        found = super().tile_violations()
+        if self.ALWAYS_SWIZZLED and not self.swizzled:
+            found.append("swizzled = False: only a5 can leave rows as they are")
+        return found
+
+    def __str__(self) -> str:
+        return super().__str__() + ("" if self.swizzled else " unswizzled")
 
     @property
     def state_registers(self) -> int:
@@ -265,6 +281,7 @@ class BufferedConfig(MultistageConfig):
     STAGES: ClassVar[range] = range(2, MAX_STAGES + 1)
     TILE_K: ClassVar[tuple[int, ...]] = (32, 64)
     FRAGMENT_SETS: ClassVar[int] = 2
+    ALWAYS_SWIZZLED: ClassVar[bool] = True
 
     f16_sums: bool = False
 
@@ -339,6 +356,18 @@ class OrderedConfig(SplitConfig):
 
     def __str__(self) -> str:
         return f"{super().__str__()} grouped{self.group_m}"
+
+
+def _is_stacked(problem: Problem) -> bool:
+    """Whether each operand of the batch is one tall matrix."""
+    return all(
+        strides == (rows * pitch,)
+        for strides, rows, pitch in (
+            (problem.a_batch, problem.m, problem.a_pitch),
+            (problem.b_batch, problem.n, problem.b_pitch),
+            (problem.out_batch, problem.m, problem.out_pitch),
+        )
+    )
 
 
 def _row_violations(problem: Problem) -> list[str]:

@@ -43,9 +43,8 @@ class RungConfig(Config, ABC):
         found += self._slices_violations(problem)
         if found:  # the numbers below mean something only for a sound tile
             return tuple(found)
-        rows, columns = self.tiles(problem)
-        if rows * columns >= MAX_TILES:
-            found.append(f"{rows} x {columns} tiles are past the 2^30 that the rungs count")
+        if self.num_tiles(problem) >= MAX_TILES:
+            found.append(f"{self.num_tiles(problem)} tiles are past the 2^30 that the rungs count")
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
             found.append(

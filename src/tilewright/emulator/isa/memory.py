@@ -177,7 +177,7 @@ def report(
         observer.access(site, team.cta.index, team.threads_of(s), where, places, size, how, "generic", semantics, scope)
 
 
-def _count_banks(team: Team, s: Any, site: Site, addresses: Array, size: int) -> None:
+def _count_banks(team: Team, s: Any, site: Site, addresses: Array, size: int, *, is_load: bool = False) -> None:
     table = team.machine.banks
     if table is not None:
         lanes = team.lanes if s is None else team.lanes[s]
@@ -186,7 +186,7 @@ def _count_banks(team: Team, s: Any, site: Site, addresses: Array, size: int) ->
         active = np.zeros(warps * 32, np.bool_)
         grid[lanes], active[lanes] = addresses, True
         rows = active.reshape(warps, 32).any(axis=1)
-        count = banks.access(grid.reshape(warps, 32)[rows], size, active.reshape(warps, 32)[rows])
+        count = banks.access(grid.reshape(warps, 32)[rows], size, active.reshape(warps, 32)[rows], is_load=is_load)
         tally(team, site, count)
 
 
@@ -209,7 +209,7 @@ def load_shared(
     if machine.observer is not None:
         report(team, s, site, "shared", flat, whole, "read", semantics, scope)
     if machine.banks is not None:
-        _count_banks(team, s, site, flat, whole)
+        _count_banks(team, s, site, flat, whole, is_load=True)
     machine.moved("shared read", whole * n)
     view = machine.smem.views[size]
     if count == 1:

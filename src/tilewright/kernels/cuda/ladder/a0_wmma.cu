@@ -104,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
             int64_t out_pitch, int32_t m, int32_t n, int32_t k) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
-    const Operand a{a_base, a_pitch, m, k}, b{b_base, b_pitch, n, k};
-    const Tile tile = tile_of(blockIdx.x, n);
+    const Tile tile = tile_of(blockIdx.x, m, n);
+    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix), b = operand_of(b_base, b_pitch, n, k, tile.matrix);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     WmmaSums rC = {};
@@ -116,6 +116,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
         multiply(rC, shared_address(shared.a), shared_address(shared.b), warp);
         __syncthreads();  // and has been read
     }
-    store({out_base, out_pitch, m, n}, rC, shared.staged[threadIdx.x / WARP_THREADS], tile.row + warp.m,
-          tile.column + warp.n, warp.lane);
+    store(out_of(out_base, out_pitch, m, n, tile.matrix), rC, shared.staged[threadIdx.x / WARP_THREADS],
+          tile.row + warp.m, tile.column + warp.n, warp.lane);
 }

@@ -66,7 +66,8 @@ static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and S
 
 // Where 16-byte chunk `chunk` of row `row` lies in a tile. The pattern repeats after 8 rows: 16 below are 16 below.
 DEVICE uint32_t offset_of(int32_t row, int32_t chunk) {
-    return swizzled<PITCH_BYTES>(row * PITCH_BYTES + chunk * CHUNK_BYTES);
+    const uint32_t offset = row * PITCH_BYTES + chunk * CHUNK_BYTES;
+    return Config::SWIZZLED ? swizzled<PITCH_BYTES>(offset) : offset;  // rows as they are: to see what prefetch alone does
 }
 
 // What a thread copies of an operand: one chunk of every ROW_STEP-th row. `next` moves on along k.
@@ -130,8 +131,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
                   int64_t out_pitch, int32_t m, int32_t n, int32_t k) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
-    const Operand a{a_base, a_pitch, m, k}, b{b_base, b_pitch, n, k};
-    const Tile tile = tile_of(blockIdx.x, n);
+    const Tile tile = tile_of(blockIdx.x, m, n);
+    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix), b = operand_of(b_base, b_pitch, n, k, tile.matrix);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     Source a_source = source_of(a, tile.row), b_source = source_of(b, tile.column);
@@ -158,5 +159,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
         multiply(rC, shared_address(slot.a), shared_address(slot.b), warp);
         if constexpr (DISTANCE == 0) __syncthreads();  // and has been read
     }
-    store_accumulators({out_base, out_pitch, m, n}, rC, tile.row + warp.m, tile.column + warp.n, warp.lane);
+    store_accumulators(out_of(out_base, out_pitch, m, n, tile.matrix), rC, tile.row + warp.m, tile.column + warp.n,
+                       warp.lane);
 }

@@ -128,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_CTAS)
                        int64_t b_pitch, int64_t out_pitch, int32_t m, int32_t n, int32_t k) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
-    const Operand a{a_base, a_pitch, m, k}, b{b_base, b_pitch, n, k};
-    const Tile tile = tile_of(blockIdx.x, n);
+    const Tile tile = tile_of(blockIdx.x, m, n);
+    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix), b = operand_of(b_base, b_pitch, n, k, tile.matrix);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     Source a_source = source_of(a, tile.row), b_source = source_of(b, tile.column);
@@ -169,5 +169,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_CTAS)
             multiply_fragments(rC, fragments[step % 2]);
         }
     }
-    store_accumulators({out_base, out_pitch, m, n}, rC, tile.row + warp.m, tile.column + warp.n, warp.lane);
+    store_accumulators(out_of(out_base, out_pitch, m, n, tile.matrix), rC, tile.row + warp.m, tile.column + warp.n,
+                       warp.lane);
 }

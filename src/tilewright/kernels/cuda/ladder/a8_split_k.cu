@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::MIN_CTAS)
     const int64_t slice = blockIdx.x / tiles;
     const Operand a{a_base + slice * a_slice, a_pitch, m, k}, b{b_base + slice * b_slice, b_pitch, n, k};
     const Out out{out_base + slice * out_slice * size_of(Config::OUT_TYPE), out_pitch, m, n};
-    const Tile tile = tile_of(blockIdx.x % tiles, n);
+    const Tile tile = tile_of(blockIdx.x % tiles, m, n);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     Source a_source = source_of(a, tile.row), b_source = source_of(b, tile.column);

@@ -19,20 +19,31 @@ struct Out {
     int32_t n;
 };
 
-// Where a tile begins in out.
+// Where a tile begins in out, and of which matrix of a batch it is.
 struct Tile {
     int32_t row;
     int32_t column;
+    int32_t matrix = 0;
 };
 
 DEVICE int32_t num_tiles(int32_t m, int32_t n) {
     return ((m - 1) / Config::TILE_M + 1) * ((n - 1) / Config::TILE_N + 1);
 }
 
-// Row by row.
-DEVICE Tile tile_of(int32_t index, int32_t n) {
+// Row by row; of a batch one matrix after the other.
+DEVICE Tile tile_of(int32_t index, int32_t m, int32_t n) {
     const int32_t columns = (n - 1) / Config::TILE_N + 1;
-    return {index / columns * Config::TILE_M, index % columns * Config::TILE_N};
+    const int32_t matrix = Config::BATCHED ? index / num_tiles(m, n) : 0, within = index - matrix * num_tiles(m, n);
+    return {within / columns * Config::TILE_M, within % columns * Config::TILE_N, matrix};
+}
+
+// The matrices of a batch lie below each other, without a gap: kept by the rung's violations.
+DEVICE Operand operand_of(const uint16_t* base, int64_t pitch, int32_t rows, int32_t k, int32_t matrix) {
+    return {base + matrix * (rows * pitch), pitch, rows, k};
+}
+
+DEVICE Out out_of(uint8_t* base, int64_t pitch, int32_t m, int32_t n, int32_t matrix) {
+    return {base + matrix * (m * pitch) * size_of(Config::OUT_TYPE), pitch, m, n};
 }
 
 // Down a column of `group_m` rows, then the next column, then the next group; the last group may be lower. 1 .. rows.

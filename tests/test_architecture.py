@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1] / "src" / PACKAGE
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("settings", "dtypes", "device", "disassemble"),
-    ("problem", "tensor", "batching", "jit", "emulator", "check"),
+    ("epilogue_form",),
+    ("problem", "tensor", "batching", "jit", "emulator", "epilogue"),
+    ("fusing", "check"),
     ("config", "layout", "arrays", "backends", "host_operands"),
     ("occupancy", "rates"),
     ("order", "ampere_config"),
@@ -58,7 +60,7 @@ EMULATOR_DOORS = ("backends/emulated.py", "backends/emulated_file.py")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]*)"|<([^>]*)>)', re.MULTILINE)
 _ENTRY = re.compile(r'^[ \t]*extern[ \t]+"C"', re.MULTILINE)
-RENDERED = frozenset({"config.cuh", "wgmma_mma_async.cuh"})
+RENDERED = frozenset({"config.cuh", "fused.cuh", "wgmma_mma_async.cuh"})
 
 
 def imports_of(path: Path, root: Path) -> Iterator[str]:

@@ -25,6 +25,13 @@ def test_every_lazy_name_is_declared_for_type_checkers():
         assert name == "__version__" or name in declared
 
 
+def test_torch_is_the_frontend_and_a_star_import_does_not_take_its_name():
+    pytest.importorskip("torch")
+    code = "import torch; from tilewright import *; import tilewright; print(torch.__name__, tilewright.torch.__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown == "torch tilewright.frontends.torch\n"
+
+
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'mutmal'"):
         _ = tilewright.mutmal

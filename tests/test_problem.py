@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from tilewright.epilogue import Relu, packed_form
 from tilewright.errors import DTypeError, LayoutError, ShapeError
 from tilewright.problem import MAX_EXTENT, Problem, checked, packed
 
@@ -197,7 +198,7 @@ def test_every_field_is_part_of_equality() -> None:
         "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
         "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n", "sums": "fp16",
         "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2, "a_major": "m", "out_major": "m",
-        "a_align_bytes": 2, "b_align_bytes": 2, "out_is_padded": True,
+        "a_align_bytes": 2, "b_align_bytes": 2, "out_is_padded": True, "epilogue": packed_form(Relu(), 64, 64),
     }  # fmt: skip
     strides = {"batch": (3,), "a_batch": (8,), "b_batch": (8,), "out_batch": (8,)}
     assert other.keys() | strides.keys() == {field.name for field in dataclasses.fields(Problem)}

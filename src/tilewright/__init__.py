@@ -14,12 +14,13 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING to a type checker; importing typin
 if TYPE_CHECKING:
     from typing import Any
 
-    from tilewright import errors
+    from tilewright import epilogue, errors
     from tilewright.ampere_config import AmpereConfig
     from tilewright.config import Config
     from tilewright.device import Device, preset
     from tilewright.dispatch import clear, matmul, plan
     from tilewright.emulation import Emulator
+    from tilewright.frontends import torch as torch
     from tilewright.plan import Plan
     from tilewright.problem import Problem, packed
     from tilewright.tuning.tune import tune
@@ -35,6 +36,7 @@ __all__ = [
     "Problem",
     "__version__",
     "clear",
+    "epilogue",
     "errors",
     "matmul",
     "packed",
@@ -58,10 +60,18 @@ _HOMES: dict[str, str] = {
     "tune": "tilewright.tuning.tune",
 }
 
+# Modules. `torch` is not in __all__: `from tilewright import *` must neither need PyTorch nor take its name.
+_MODULES: dict[str, str] = {
+    "epilogue": "tilewright.epilogue",
+    "errors": "tilewright.errors",
+    "torch": "tilewright.frontends.torch",
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("tilewright.errors")
+    home = _MODULES.get(name)
+    if home is not None:
+        return importlib.import_module(home)
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config
+from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config, epilogue_registers
 from tilewright.device import Device
 from tilewright.dtypes import FP32
 from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
@@ -57,6 +57,7 @@ class AmpereConfig(Config):
 
     family: ClassVar[str] = "ampere"
     reader: ClassVar[str] = "cp.async"
+    steps: ClassVar[frozenset[str]] = Config.steps - {"gated"}
 
     tile_m: int = 128
     tile_n: int = 128
@@ -164,7 +165,7 @@ class AmpereConfig(Config):
         if wrong_types := self._wrong_types():
             return tuple(wrong_types)
         found = self._shape_violations()
-        if refused := self._slices_violations(problem):
+        if refused := [*self._slices_violations(problem), *self._epilogue_violations(problem)]:
             return (*refused, *found)
         if device.sm not in SMS:
             served = ", ".join(f"{major}.{minor}" for major, minor in SMS)
@@ -277,6 +278,8 @@ class AmpereConfig(Config):
 
     def _registers_of_state(self, problem: Problem) -> int:
         """Registers a thread beside accumulators and fragments."""
+        form, has_dimensions = problem.epilogue, len(problem.batch) > 1
+        further = 0 if form is None else epilogue_registers(form, has_dimensions)
         copies = narrow = 0  # a thread for a k tile; those of fewer than 16 bytes
         for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
             copy_bytes = self.copy_bytes(problem, operand)
@@ -286,11 +289,11 @@ class AmpereConfig(Config):
         in_pieces = all(self.is_in_pieces(problem, operand) for operand in ("a", "b"))
         is_lean = problem.a_major == problem.b_major == "k" and in_pieces and not narrow and copies <= _LEAN_COPIES
         if is_lean and self.tile_k * problem.dtype.size == ROWS_BYTES[-1]:
-            return _LEAN_STATE_REGISTERS
+            return _LEAN_STATE_REGISTERS + further
         each = _MANY_NARROW_COPY_REGISTERS if narrow > _MANY_NARROW_COPIES else _NARROW_COPY_REGISTERS
         if problem.dtype.size == 1 and (problem.a_major, problem.b_major) != ("k", "k"):
             each = _NARROW_COPY_OF_BYTES_REGISTERS
-        return _STATE_REGISTERS + narrow * each
+        return _STATE_REGISTERS + narrow * each + further
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule

@@ -14,11 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from tilewright.arrays.base import UNKNOWN_ORDINAL, Adapter
-from tilewright.arrays.registry import BY_TYPE, common_adapter
+from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter
+from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
 from tilewright.backends.base import Backend, HostBackend
-from tilewright.backends.steps import Work
+from tilewright.backends.steps import Work, clear
+from tilewright.epilogue import Epilogue, as_epilogue
+from tilewright.epilogue_form import WRITTEN
 from tilewright.errors import UnsupportedError
+from tilewright.fusing import Fusing
 from tilewright.layout import check_addresses, check_out_address, copied, operands, row_major_strides
 from tilewright.problem import Problem
 from tilewright.tensor import Location, View
@@ -107,7 +110,10 @@ class BoundPlan:
         self.out_strides = row_major_strides(out_shape)
         self.out_dtype = problem.out_dtype
         self.ordinal = ordinal
-        # (a, b, out) -> one packed call; (a, b, out, scratch) -> one for each step
+        form = problem.epilogue
+        self.names = ("a", "b", "out", *(form.names if form is not None else ()))
+        self.num_numbers = 0 if form is None else len(form.numbers)
+        # (a, b, out and what an epilogue needs) -> one packed call; (the same, scratch) -> one for each step
         self.calls: dict[Addresses, Any] = {}
         self.launch: Callable[[Any, int], None] = self._launch_unloaded
         self.lock = threading.Lock()
@@ -125,10 +131,13 @@ class BoundPlan:
         """
         first = copied(self.needs_bytes, addresses[0], addresses[1])
         if (loaded := self._loaded.get(first)) is None:
-            check_addresses(self.problem, *addresses)  # before anything is compiled
+            self._check(addresses)  # before anything is compiled
             loaded = self._load(first)
         if not loaded.work.scratch:
-            self.launch(self.call_for(addresses), stream)
+            if loaded.work.cleared:
+                self._enqueue_steps(loaded, addresses, 0, stream)
+            else:
+                self.launch(self.call_for(addresses), stream)
             return
         num_bytes = loaded.work.scratch_bytes
         held = adapter.scratch(num_bytes, self.ordinal)
@@ -143,12 +152,13 @@ class BoundPlan:
             backend.free(base, self.ordinal, stream)
 
     def call_for(self, addresses: Addresses) -> Any:
-        """The packed call for these addresses of a, b and out, checked and remembered. Of a product that is one step.
+        """The packed call for these addresses of a, b and out, and what an epilogue needs, checked and remembered. Of a
+        product that is one step.
 
         Raises: LayoutError: addresses that the kernel cannot serve. CompileError, DriverError: on the first use.
         Cost: the first one compiles or reads the cache and loads the kernel; each further one packs, about 10 us.
         """
-        check_addresses(self.problem, *addresses)
+        self._check(addresses)
         loaded = self._loaded.get(()) or self._load(())
         (call,) = self._pack(loaded, addresses, 0)
         self._remember(addresses, call)
@@ -159,15 +169,24 @@ class BoundPlan:
         key = (*addresses, base)
         calls = self.calls.get(key)
         if calls is None:
-            check_addresses(self.problem, *addresses)
+            self._check(addresses)
             calls = self._pack(loaded, addresses, base)
             self._remember(key, calls)
+        if loaded.work.cleared:
+            clear(self._backend(), loaded.work, self._named(loaded, addresses, base), self.ordinal, stream)
         for call in calls:
             self.launch(call, stream)
 
+    def _check(self, addresses: Addresses) -> None:
+        """Raises LayoutError: addresses that no kernel of the problem can serve."""
+        check_addresses(self.problem, *addresses[: len(self.names) - self.num_numbers])
+
+    def _named(self, loaded: _Loaded, addresses: Addresses, base: int) -> dict[str, int]:
+        """What the steps' arguments call each address and number."""
+        return {**dict(zip(self.names, addresses, strict=True)), **loaded.work.scratch_addresses(base)}
+
     def _pack(self, loaded: _Loaded, addresses: Addresses, base: int) -> tuple[Any, ...]:
-        a, b, out = addresses
-        named = {"a": a, "b": b, "out": out, **loaded.work.scratch_addresses(base)}
+        named = self._named(loaded, addresses, base)
         backend = self._backend()
         return tuple(
             backend.pack(kernel, step.launch, step.arguments, named)
@@ -212,7 +231,7 @@ class EmptyPlan(BoundPlan):
 
         Raises: LayoutError: an out with elements at an address where it cannot be.
         """
-        memory = operands(self.problem, *addresses)[2]
+        memory = operands(self.problem, *addresses[:3])[2]
         if not memory.is_empty:
             check_out_address(self.problem, memory.address)
         return memory
@@ -237,21 +256,29 @@ class Runner(ABC):
         self._backend = backend
         self._host = host
 
-    def run(self, a: Any, b: Any, out: Any | None = None) -> Any:
-        """out = a x b on the arrays' device and their library's current stream; returns out before it is written.
+    def run(self, a: Any, b: Any, out: Any | None = None, *, epilogue: Any | None = None) -> Any:
+        """out = a x b on the arrays' device and their library's current stream; returns out before it is written (of
+        JAX when it is).
+
+        `epilogue`: values of tilewright.epilogue, applied to the sums before they are rounded.
 
         Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,), out as matmul makes it, fresh in the library of a where
         none is given.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served, before any launch.
         Cost: under 4 us over the backend's own launch for torch tensors that were met before.
         """
+        if epilogue is not None:
+            return self._run_fused(as_epilogue(epilogue), a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
         if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)  # a look-up a type: arrays of several types, and types not met before
         key, addresses, stream = adapter.describe(a, b, out)
-        if stream is not None and not adapter.names_device:
-            key = (key, *(ordinal_of(self._backend(), address) for address in addresses))
+        waits = False
+        if stream is not None:
+            waits = adapter.waits
+            if not adapter.names_device:
+                key = (key, *(ordinal_of(self._backend(), address) for address in addresses))
         bound = self._bound.get(key)
         if bound is None:
             bound = self._admit(key, adapter, a, b, out)
@@ -270,23 +297,85 @@ class Runner(ABC):
             bound.launch(call, stream)
         if written is not None:
             written((out,))
+        if waits:
+            self._backend().wait(stream, bound.ordinal)
         return out
 
-    def _admit(self, key: Hashable, adapter: Adapter, a: Any, b: Any, out: Any | None) -> BoundPlan:
+    def _run_fused(self, epilogue: Epilogue, a: Any, b: Any, out: Any | None) -> Any:
+        """run() with an epilogue: its arrays are a part of the layout, their addresses and its numbers of the call."""
+        kind = type(a)
+        adapter = BY_TYPE.get(kind)
+        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+            adapter = common_adapter(a, b, out)
+        key, addresses, stream = adapter.describe(a, b, out)
+        facts: list[Hashable] = [key]
+        further: list[int] = []
+        written: list[Any] = []
+        for step in epilogue.steps:
+            facts.append(step.kind)
+            facts.append(step.option)
+            if (array := step.array) is not None:
+                is_written = step.kind in WRITTEN
+                name = f"the array of {step.kind}"
+                if type(array) is not kind:
+                    _check_library(adapter, adapter_of(array, name), name)
+                fact, address, own_stream = adapter.described(array, "out" if is_written else name)
+                if own_stream is not None:
+                    _check_stream(stream, own_stream, name)
+                facts.append(fact)
+                facts.append(address & ADDRESS_MASK)
+                further.append(address)
+                if is_written:
+                    written.append(array)
+        key = tuple(facts)
+        if stream is not None and not adapter.names_device:
+            key = (key, *(ordinal_of(self._backend(), address) for address in (*addresses, *further)))
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._admit(key, adapter, a, b, out, epilogue)
+        if out is None:
+            out, address = adapter.empty(bound.out_shape, bound.out_strides, bound.out_dtype, bound.ordinal)
+            addresses = (*addresses, address)
+        else:
+            written.append(out)
+        addresses = (*addresses, *further, *epilogue.numbers)
+        call = bound.calls.get(addresses)
+        if stream is None:
+            stream = adapter.stream(bound.ordinal)
+        if call is None:
+            bound.enqueue(addresses, adapter, stream)
+        else:
+            bound.launch(call, stream)
+        if adapter.written is not None and written:
+            adapter.written(tuple(written))
+        if adapter.waits:
+            self._backend().wait(stream, bound.ordinal)
+        return out
+
+    def _admit(
+        self,
+        key: Hashable,
+        adapter: Adapter,
+        a: Any,
+        b: Any,
+        out: Any | None,
+        epilogue: Epilogue | None = None,
+    ) -> BoundPlan:
         """The bound plan of a layout that is met for the first time. One thread at a time; nothing is compiled here."""
         with self._lock:
             found = self._bound.get(key)
             if found is None:
                 views = views_of(self._backend, adapter, a, b, out)
-                found = self._bind(*views)
+                fusing = None if epilogue is None else fusing_of(self._backend, adapter, epilogue)
+                found = self._bind(*views, fusing)
                 if len(self._bound) >= MAX_BOUND:
                     del self._bound[next(iter(self._bound))]
                 self._bound[key] = found
         return found
 
     @abstractmethod
-    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
-        """The bound plan for arrays of this layout.
+    def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
+        """The bound plan for arrays of this layout, and an epilogue's.
 
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError, ConfigError: none can serve them.
         """
@@ -312,6 +401,40 @@ def views_of(
         _located(backend, adapter, adapter.view(b, "b"), "b"),
         None if out is None else _located(backend, adapter, adapter.view(out, "out"), "out"),
     )
+
+
+def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilogue) -> Fusing:
+    """An epilogue with its arrays' metadata.
+
+    Raises: UnsupportedError: an array of another library, or in host memory but for NumPy's; what the adapter raises.
+    """
+    views = []
+    for step in epilogue.steps:
+        if (array := step.array) is not None:
+            name = f"the array of {step.kind}"
+            _check_library(adapter, adapter_of(array, name), name)
+            view = adapter.view(array, "out" if step.kind in WRITTEN else name)
+            views.append(_located(backend, adapter, view, name))
+    return Fusing(epilogue.structure, tuple(views))
+
+
+def _check_library(adapter: Adapter, other: Adapter, name: str) -> None:
+    if other is not adapter:
+        raise UnsupportedError(
+            asked=f"a of {adapter.library} and {name} of {other.library}",
+            rule="the operands of one product belong to one library, whose stream orders them",
+            works=f"convert it, for example with from_dlpack of {adapter.library}",
+        )
+
+
+def _check_stream(stream: int | None, own: int | None, name: str) -> None:
+    """Raises UnsupportedError for an array that names another stream than a, b and out do."""
+    if own is not None and own != stream:
+        raise UnsupportedError(
+            asked=f"{name} on stream {own}, and a, b and out on stream {stream}",
+            rule="the operands of one product are ordered by one stream",
+            works="make them on one stream, or synchronise and export them anew",
+        )
 
 
 def _located(backend: Callable[[], Backend], adapter: Adapter, view: View, name: str) -> View:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tilewright.dtypes import FP16, TF32, DType
+from tilewright.dtypes import FP16, FP32, INT32, TF32, DType
+from tilewright.epilogue import Epilogue, RowAmax, RowSum, Step, array_dtype, evaluate
+from tilewright.epilogue_form import check_sums
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
@@ -87,6 +89,7 @@ def check(
     sums: DType | None = None,
     rows: list[int] | None = None,
     allowed: float = 0.0,
+    epilogue: Step | Epilogue | None = None,
 ) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
@@ -96,12 +99,16 @@ def check(
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
+    `epilogue`: what became of the sums, of fp32; what it stored beside out is checked as well. Its arrays hold what the
+    kernel read: of a beta or add that was out itself a copy from before.
     An out of whole numbers has no bound: it is checked as check_exact() does.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
+    if epilogue is not None:
+        check_sums(INT32 if out_dtype.is_whole else sums or FP32)
     if out_dtype.is_whole:
         return check_exact(a, b, out, rows=rows)
-    return _verdict(_bounded(a, b, out_dtype, inputs, sums, rows), out, allowed)
+    return _verdict(_bounded(a, b, out_dtype, inputs, sums, rows, epilogue), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
@@ -145,13 +152,20 @@ class _Block:
     matrix: tuple[int, ...]
     selected: Any
     reference: Any
-    summing: Any = None  # how far sums may be off
+    summing: Any = None  # how far sums may be off, after an epilogue what it makes of them
     may_overflow: Any = None  # where a partial sum in fp16 may pass its largest number
     out_dtype: DType | None = None
+    beside: tuple[tuple[Any, _Block], ...] = ()  # arrays that an epilogue has stored, each with its own reference
 
 
 def _bounded(
-    a: Any, b: Any, out_dtype: DType, inputs: DType | None, sums: DType | None, rows: list[int] | None
+    a: Any,
+    b: Any,
+    out_dtype: DType,
+    inputs: DType | None,
+    sums: DType | None,
+    rows: list[int] | None,
+    epilogue: Step | Epilogue | None = None,
 ) -> Iterator[_Block]:
     k = b.shape[-2]
     factor = accumulation_factor(k, inputs, sums)
@@ -167,7 +181,20 @@ def _bounded(
                 size = abs(a64) @ b64_size
                 summing = factor * size + tiny
                 may_overflow = size + summing > FP16_LARGEST if sums is FP16 else None
-                yield _Block(matrix, selected, a64 @ b64, summing, may_overflow, out_dtype)
+                block = _Block(matrix, selected, a64 @ b64, summing, may_overflow, out_dtype)
+            yield block if epilogue is None else _after(block, epilogue)
+
+
+def _after(block: _Block, epilogue: Step | Epilogue) -> _Block:
+    """The block of what the epilogue makes of the sums of another."""
+    found = evaluate(epilogue, block.reference, block.summing, block.matrix, block.selected)
+    beside = []
+    for step, (value, bound) in found.written:
+        if isinstance(step, RowAmax | RowSum):
+            value, bound = value[:, None], bound[:, None]
+        own = _Block(block.matrix, block.selected, value, bound, out_dtype=array_dtype(step.array))
+        beside.append((step.array[..., None] if isinstance(step, RowAmax | RowSum) else step.array, own))
+    return replace(block, reference=found.out.value, summing=found.out.bound, beside=tuple(beside))
 
 
 def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
@@ -179,13 +206,13 @@ def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
 
 def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
     tally = _Tally()
-    for block in blocks:
-        got = _float64(out[block.matrix][block.selected])
+    for block, array in _with_beside(blocks, out):
+        got = _float64(array[block.matrix][block.selected])
         if block.out_dtype is None:
             reference = block.reference
-            if _is_int32(out):  # float64 holds the sums of 2^38 products of int8
+            if _is_int32(array):  # float64 holds the sums of 2^38 products of int8
                 reference = (reference + INT32_RANGE / 2) % INT32_RANGE - INT32_RANGE / 2
-            reference = _float64(_cast(reference, out))
+            reference = _float64(_cast(reference, array))
             tally.add(block.selected, abs(got - reference), None, got == reference)
             continue
         finfo = ml_dtypes.finfo(block.out_dtype.numpy)
@@ -194,13 +221,20 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
         with np.errstate(invalid="ignore"):
             bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
             error = abs(got - reference)
-        overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
-        if block.may_overflow is not None:
-            overflows = overflows | (block.may_overflow & (got * 0 != 0))
+            overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+            if block.may_overflow is not None:
+                overflows = overflows | (block.may_overflow & (got * 0 != 0))
         # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
         same = (got == reference) | ((got != got) & (reference != reference))
         tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
     return tally.verdict()
+
+
+def _with_beside(blocks: Iterable[_Block], out: Any) -> Iterator[tuple[_Block, Any]]:
+    """Each block with what it is the reference of."""
+    for block in blocks:
+        yield block, out
+        yield from ((own, array) for array, own in block.beside)
 
 
 def integer_limit(k: int, sums: DType | None = None) -> int:

@@ -49,21 +49,23 @@ def choose(
     use_records: bool = True,
     reduction: Reduction = "fast",
 ) -> Chosen:
-    """The config to run: of record, where there is one and records are wanted, here and by TILEWRIGHT_USE_RECORDS.
+    """The config to run: of record, where there is one and records are wanted, here and by TILEWRIGHT_USE_RECORDS; with
+    an epilogue that of the plain product, where it can run it.
 
     With reduction "invariant" every record and the model choose among the configs that add in the one order (order.py).
     Raises: what model.best() raises; UnsupportedError: a setting is no value of its kind.
     Cost: with a record about 2 ms, of which the look-up is under 50 us and the rest names the kernel's source.
     """
     unusable = ""
+    plain = dataclasses.replace(problem, epilogue=None)  # records are of plain products
     wants_records = use_records and settings.USE_RECORDS.read()
     if wants_records:
-        record = records.lookup(problem, device, num_sms, reduction)
+        record = records.lookup(plain, device, num_sms, reduction)
         if record is not None:
             family = production(record.family)
             found = reasons_against(record, problem, device, num_sms)
             if family is not None and not found:
-                return Chosen(family, record.config, _why(record, family, problem, device), record)
+                return Chosen(family, record.config, _why(record, family, plain, device), record)
             unusable = f"; the record of {record.date} cannot run any more: {'; '.join(found)}"
     choice = model.best(problem, device, num_sms, reduction)
     if wants_records and (neighbour := _from_a_neighbour(problem, device, num_sms, reduction, choice.prediction)):
@@ -80,7 +82,7 @@ def _from_a_neighbour(
 
     Cost: of a candidate the model's choice at its own rows once more, about 10 ms.
     """
-    for m, record in records.neighbours(problem, device, num_sms, reduction):
+    for m, record in records.neighbours(dataclasses.replace(problem, epilogue=None), device, num_sms, reduction):
         family = production(record.family)
         there = dataclasses.replace(problem.row_major, m=m)
         if family is None or reasons_against(record, problem, device, num_sms):

@@ -6,6 +6,7 @@ runs, calls.py.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import weakref
@@ -16,11 +17,13 @@ from tilewright import device as devices
 from tilewright import dtypes
 from tilewright.arrays.registry import common_adapter
 from tilewright.backends.base import Backend, HostBackend
-from tilewright.calls import BoundPlan, Ledger, Runner, views_of
+from tilewright.calls import BoundPlan, Ledger, Runner, fusing_of, views_of
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType, DTypeLike
+from tilewright.epilogue import Epilogue, Step, as_epilogue, packed_form
 from tilewright.errors import UnsupportedError
+from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
@@ -57,7 +60,7 @@ class _Products(Runner):
         self._inputs = inputs
         self._sums = sums
 
-    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
+    def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
         plan = self._owner.plan_views(
             a,
             b,
@@ -69,8 +72,9 @@ class _Products(Runner):
             self._reduction,
             self._inputs,
             self._sums,
+            fusing,
         )
-        return plan.bind(a.location, out_shape(a.shape, b.shape))
+        return plan.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
 
 class Dispatcher:
@@ -101,6 +105,7 @@ class Dispatcher:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
@@ -112,6 +117,9 @@ class Dispatcher:
         `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
         on how many there are, on `num_sms` or on the batch; plan().explain() prints what that costs. "fast": each shape
         has its own order of summation. Either gives the same bits in every run.
+        `epilogue`: values of tilewright.epilogue in their order, such as Alpha(0.5) | Bias(b) | Gelu(): what becomes of
+        the sums, in fp32, before they are rounded once to the type of out; of int8 and of sums in fp16 there is none. A
+        gated one halves the columns of out.
         Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32, of int8 int32; batches are
         broadcast, and a vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two
         dimensions is contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows
@@ -122,8 +130,9 @@ class Dispatcher:
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
         if config is None and num_sms is None and use_records and reduction is FAST and inputs is sums is None:
-            return self._products.run(a, b, out)  # FAST is what a literal is
-        return self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums).run(a, b, out)
+            return self._products.run(a, b, out, epilogue=epilogue)  # FAST is what a literal is
+        products = self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums)
+        return products.run(a, b, out, epilogue=epilogue)
 
     @overload
     def plan(
@@ -137,6 +146,7 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
     @overload
     def plan(
@@ -152,6 +162,7 @@ class Dispatcher:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
     def plan(
         self,
@@ -167,11 +178,13 @@ class Dispatcher:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
         `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`,
-        `use_records`, `reduction`, `inputs` and `sums` are those of matmul().
+        `use_records`, `reduction`, `inputs`, `sums` and `epilogue` are those of matmul(); run() is given an epilogue of
+        the same form. With a Problem, names of element types may stand for its arrays: epilogue=Bias("bf16").
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
@@ -182,6 +195,8 @@ class Dispatcher:
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
+            if epilogue is not None:
+                a = dataclasses.replace(a, epilogue=packed_form(epilogue, a.m, a.n, a.batch))
             return self._plan_problem(a, _device_of(device), config, num_sms, use_records, reduction)
         if device is not None:
             raise UnsupportedError(
@@ -189,9 +204,11 @@ class Dispatcher:
                 rule="arrays are planned for the device that holds them",
                 works="leave device out, or pass a Problem",
             )
-        views = views_of(self.backend, common_adapter(a, b, out), a, b, out)
+        adapter = common_adapter(a, b, out)
+        views = views_of(self.backend, adapter, a, b, out)
+        fusing = None if epilogue is None else fusing_of(self.backend, adapter, as_epilogue(epilogue))
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums)
+        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums, fusing)
 
     def plan_views(
         self,
@@ -205,9 +222,10 @@ class Dispatcher:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        fusing: Fusing | None = None,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
-        problem = problem_of(a, b, out, out_dtype, inputs, sums)
+        problem = problem_of(a, b, out, out_dtype, inputs, sums, fusing)
         backend = self.host() if a.location.kind == "host" else self.backend()
         return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records, reduction)
 
@@ -240,6 +258,13 @@ class Dispatcher:
         if self._live is None:
             self._live = self._make_backend()
         return self._live
+
+    def device_of(self, ordinal: int) -> Device:
+        """The GPU with this ordinal, as a value.
+
+        Raises: DriverError, UnsupportedError: no driver, no such GPU.
+        """
+        return self.backend().device(ordinal)
 
     def clear(self) -> None:
         """Drop every plan that matmul remembers, and every kernel and context; later calls make them anew.
@@ -340,5 +365,6 @@ _process = Dispatcher(_cuda_backend)
 
 matmul = _process.matmul
 plan = _process.plan
+device_of = _process.device_of
 clear = _process.clear
 forget_choices = _process.forget_choices

@@ -13,6 +13,7 @@ from tilewright.device import Device
 from tilewright.dispatch import FAST, Dispatcher
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.emulated_time import LIMIT_S
+from tilewright.epilogue import Epilogue, Step
 from tilewright.errors import UnsupportedError
 from tilewright.order import Reduction
 from tilewright.plan import ConfigChanges, Plan
@@ -105,6 +106,7 @@ class Emulator:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The product a x b of NumPy arrays, as tilewright.matmul; written when this returns.
 
@@ -112,7 +114,15 @@ class Emulator:
         UnsupportedError: it would take longer than `limit_s`. And what tilewright.matmul raises.
         """
         return self._dispatcher.matmul(
-            a, b, out, config=config, num_sms=num_sms, reduction=reduction, inputs=inputs, sums=sums
+            a,
+            b,
+            out,
+            config=config,
+            num_sms=num_sms,
+            reduction=reduction,
+            inputs=inputs,
+            sums=sums,
+            epilogue=epilogue,
         )
 
     def plan(
@@ -127,10 +137,13 @@ class Emulator:
         reduction: Reduction = FAST,
         inputs: DTypeLike | None = None,
         sums: DTypeLike | None = None,
+        epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product on the emulated device, of arrays or of a Problem; its run() runs here."""
         if isinstance(a, Problem):
-            return self._dispatcher.plan(a, device=self.device, config=config, num_sms=num_sms, reduction=reduction)
+            return self._dispatcher.plan(
+                a, device=self.device, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
+            )
         return self._dispatcher.plan(
             a,
             b,
@@ -141,6 +154,7 @@ class Emulator:
             reduction=reduction,
             inputs=inputs,
             sums=sums,
+            epilogue=epilogue,
         )
 
 

@@ -6,10 +6,13 @@ libraries, kernels or devices. What a batch comes down to, batching.py knows.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright import dtypes
 from tilewright.batching import Matrices, broadcast, simplified
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.fusing import Fusing, check_fused, folded_shape, form_of, strides_of
 from tilewright.problem import (
     TMA_ALIGNMENT_BYTES,
     AMajor,
@@ -31,10 +34,11 @@ def problem_of(
     out_dtype: DType | None = None,
     inputs: DTypeLike | None = None,
     sums: DTypeLike | None = None,
+    fusing: Fusing | None = None,
 ) -> Problem:
     """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a, of
     int8 int32). `inputs`: what elements are multiplied as, fp32 as tf32; `sums`: what products are summed in, of
-    fp16 fp16.
+    fp16 fp16; `fusing`: its epilogue.
 
     Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
     are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
@@ -50,7 +54,8 @@ def problem_of(
                 rule="the operands of one product lie on one device",
                 works=f"move {name} to {a.location}",
             )
-    shape = out_shape(a.shape, b.shape)
+    whole = out_shape(a.shape, b.shape)
+    shape = folded_shape(whole, fusing)
     _check_dtypes(a, b, out, out_dtype)
     dtype = dtypes.product_of(a.dtype, inputs)
     if out is None:
@@ -59,15 +64,27 @@ def problem_of(
     else:
         _check_out(out, shape)
         out_type, out_align, out_strides = out.dtype, alignment_of(out.address), out.strides
-    given = broadcast((a.shape, a.strides), (b.shape, b.strides), (shape, out_strides))
+    dims = len(a.shape), len(b.shape)
+
+    def is_gated_alike(matrices: Matrices) -> bool:
+        """Whether gates are still the same columns."""
+        return fusing is None or not fusing.is_gated or matrices.n == given.n
+
+    further = () if fusing is None else strides_of(fusing, whole, dims, a.location)
+    given = broadcast((a.shape, a.strides), (b.shape, b.strides), (whole, out_strides), further)
     if given.is_empty:  # no element of a or b is read: their strides mean nothing
-        held = simplified(given.with_a_like_out(), _is_written).without_inputs()
+        held = simplified(given.with_a_like_out(), lambda matrices: _is_written(matrices) and is_gated_alike(matrices))
+        held = held.without_inputs()
     else:
         copied = _copied(given, a.dtype)  # a fold must not cost a copy that is not needed without it
-        held = simplified(given, lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype, copied))
+        held = simplified(
+            given,
+            lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype, copied) and is_gated_alike(matrices),
+        )
+    form = None if fusing is None else form_of(fusing, held)
     a_major, a_pitch = _a_layout(a, held)
     b_major, b_pitch = _b_layout(b, held)
-    out_major, out_pitch = _out_layout(out, held)
+    out_major, out_pitch = _out_layout(out, replace(held, n=shape[-1]) if shape != whole else held)
     for name, view, strides in (("a", a, held.a_batch), ("b", b, held.b_batch)):
         for stride in strides:
             if rule := stride_refusal("batch", stride, a.dtype):
@@ -93,6 +110,7 @@ def problem_of(
             a_batch=held.a_batch,
             b_batch=held.b_batch,
             out_batch=held.out_batch,
+            epilogue=form,
         )
     )
 
@@ -160,12 +178,17 @@ def operands(problem: Problem, a: int, b: int, out: int) -> tuple[Rows, Rows, Ro
     return Rows(a, *held["a"]), Rows(b, *held["b"]), Rows(out, *held["out"])
 
 
-def check_addresses(problem: Problem, a: int, b: int, out: int) -> None:
-    """Raises LayoutError when no kernel for the problem can read a and b and write out at these addresses."""
+def check_addresses(problem: Problem, a: int, b: int, out: int, *further: int) -> None:
+    """Raises LayoutError when no kernel for the problem can read a and b and write out at these addresses, and the
+    arrays of its epilogue at `further`."""
+    check_out_address(problem, out)
+    if further:
+        check_fused(problem, (a, b, out, *further))
+    if problem.is_empty:  # nothing of a and b is read
+        return
     rows = operands(problem, a, b, out)
     _check_has_memory("a", a)
     _check_has_memory("b", b)
-    check_out_address(problem, out)
     for name, address in (("a", a), ("b", b)):
         if address % problem.dtype.size:
             raise LayoutError(

@@ -21,8 +21,10 @@ from tilewright.choice import choose
 from tilewright.config import Config
 from tilewright.device import PRESETS, Device, preset
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
+from tilewright.epilogue_form import REDUCED
 from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
+from tilewright.fusing import Fusing, folded_shape, rows_of
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels import catalog, product, repack, sums
@@ -34,21 +36,24 @@ from tilewright.model import Prediction
 from tilewright.order import Reduction, checked_reduction, order_for, order_of
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
-from tilewright.tensor import Location, View
+from tilewright.tensor import Location, Rows, View
 
 ConfigChanges = Config | Mapping[str, Any]
+
+ZEROS = "scratch_zeros"  # what stands for a and b where there is nothing to add up
+ZEROS_K = 8  # elements: the shortest row that TMA reads, 16 bytes
 
 
 @cache
 def host_backend() -> HostBackend:
-    """The process's emulator, for NumPy arrays. Says so once: a result that came from a GPU and one that did not look
-    the same.
+    """The process's emulator, for arrays in host memory. Says so once: a result that came from a GPU and one that did
+    not look the same.
     """
     from tilewright.backends.emulated import emulated  # here: products on a GPU never load the emulator
 
     backend = emulated(limit_s=LIMIT_S)
     warnings.warn(
-        f"NumPy arrays are multiplied by the emulator: the PTX of {backend.model.name}'s kernel on this CPU; "
+        f"arrays in host memory are multiplied by the emulator: the PTX of {backend.model.name}'s kernel on this CPU; "
         "tilewright.Emulator also checks the kernel and does not say this",
         stacklevel=2,
     )
@@ -93,7 +98,7 @@ class Plan(Runner):
         self._use_records = use_records
         self._ledger = ledger
         ledger.add_runner(self)
-        self._copied = config.copied(problem)
+        self._copied = () if problem.is_empty else config.copied(problem)
         self._kernel_problem = _kernel_problem(problem, self._copied)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
@@ -112,10 +117,12 @@ class Plan(Runner):
     def binary(self) -> Binary:
         """The compiled kernel. Cost: the first use compiles it or reads the cache; no driver is needed.
 
-        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well.
+        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well. Not one with an
+        epilogue: compositions are without number, and one that spills after all is slower and not wrong.
         """
         if self._binary is None:
-            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=True)
+            refuse = self._kernel_problem.epilogue is None
+            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=refuse)
         return self._binary
 
     @property
@@ -187,6 +194,12 @@ class Plan(Runner):
             launch=self.launch,
             arguments=self.arguments if operands == self._copied else self._arguments(operands),
         )
+        made = dataclasses.replace(made, cleared=self._cleared())
+        if has_no_sums(self.problem):
+            problem = self._kernel_problem
+            num_bytes = max(problem.m, problem.n) * problem.a_pitch * problem.dtype.size
+            zeros = (ZEROS, Rows(0, 1, num_bytes, num_bytes))
+            return dataclasses.replace(made, scratch=(Scratch(ZEROS, num_bytes),), cleared=(zeros, *made.cleared))
         if not operands:
             return made
         launch = repack.launch(self.problem, operands, self.device, self.num_sms)
@@ -196,7 +209,14 @@ class Plan(Runner):
             launch=launch,
             arguments=repack.arguments(self.problem, operands, launch),
         )
-        return Work(steps=(copies, *made.steps), scratch=(*self._copies_scratch(operands), *made.scratch))
+        scratch = (*self._copies_scratch(operands), *made.scratch)
+        return dataclasses.replace(made, steps=(copies, *made.steps), scratch=scratch)
+
+    def _cleared(self) -> tuple[tuple[str, Rows], ...]:
+        """Arrays of an epilogue that are zeros before the kernel adds to them."""
+        form = self.problem.epilogue
+        arrays = () if form is None else form.arrays
+        return tuple((name, rows_of(self.problem, array, 1, 0)) for name, kind, array in arrays if kind in REDUCED)
 
     def _copies_scratch(self, operands: tuple[str, ...]) -> tuple[Scratch, ...]:
         return tuple(Scratch(repack.scratch_name(each), repack.scratch_bytes(self.problem, each)) for each in operands)
@@ -207,7 +227,10 @@ class Plan(Runner):
         arguments = self.family.arguments(problem, self.config, self.launch)
         if self.problem.out_major == "m":
             arguments = with_inputs_exchanged(arguments)
-        return with_operands_named(arguments, {name: repack.scratch_name(name) for name in copied})
+        names = {name: repack.scratch_name(name) for name in copied}
+        if has_no_sums(self.problem):
+            names = {"a": ZEROS, "b": ZEROS}
+        return with_operands_named(arguments, names)
 
     def explain(self) -> Explanation:
         """The choice and its reasons. Cost: that of `binary`, which the registers are read from."""
@@ -260,7 +283,11 @@ class Plan(Runner):
         bound = self._by_place.get((location, shape))
         if bound is None:
             backend: Callable[[], Backend] = self._host if location.kind == "host" else self._backend
-            kind = EmptyPlan if self.problem.is_empty else BoundPlan
+            no_sums = has_no_sums(self.problem)
+            kind = EmptyPlan if self.problem.is_empty and not no_sums else BoundPlan
+            needs_bytes = (1, 1)  # any address of an empty a or b will do
+            if not no_sums:
+                needs_bytes = (self.config.needs_bytes(self.problem, "a"), self.config.needs_bytes(self.problem, "b"))
             if kind is BoundPlan:
                 self._check_place(location)
             bound = self._by_place.setdefault(
@@ -272,7 +299,7 @@ class Plan(Runner):
                     backend,
                     self.work_of,
                     self._ledger,
-                    (self.config.needs_bytes(self.problem, "a"), self.config.needs_bytes(self.problem, "b")),
+                    needs_bytes,
                 ),
             )
         return bound
@@ -300,13 +327,14 @@ class Plan(Runner):
         launch = family.launch(problem, config, self.device, self.num_sms)
         return emulated_s(problem, config, launch, family=family.name, checks=checks)
 
-    def _bind(self, a: View, b: View, out: View | None) -> BoundPlan:
-        """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's."""
+    def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
+        """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's, another epilogue."""
         planned = self.problem
+        out_dtype = None if out is not None else planned.out_dtype
         is_of_type = a.dtype.numpy == planned.dtype.numpy  # arrays of others are refused as they are
         inputs, sums = (planned.dtype, planned.sums) if is_of_type else (None, None)
-        _check_agrees(planned, problem_of(a, b, out, None if out is not None else planned.out_dtype, inputs, sums))
-        return self.bind(a.location, out_shape(a.shape, b.shape))
+        _check_agrees(planned, problem_of(a, b, out, out_dtype, inputs, sums, fusing))
+        return self.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
     def __copy__(self) -> Plan:
         """The plan itself: it changes in nothing that a caller sees, and any number of threads may run it."""
@@ -355,7 +383,7 @@ def plan_problem(
     config = checked_changes(config)
     num_sms = checked_num_sms(num_sms, device)
     offered = offered_family(problem, device)
-    copied = (config if isinstance(config, Config) else offered.config).copied(problem)
+    copied = () if problem.is_empty else (config if isinstance(config, Config) else offered.config).copied(problem)
     solid = _kernel_problem(problem, copied)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.family_of(config), config, "the caller's config", None
@@ -367,7 +395,9 @@ def plan_problem(
         if config:
             chosen = chosen.replace(**{str(name): value for name, value in config.items()})
             why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
-    if problem.is_empty:  # no kernel runs, so no config is judged: 0 has no parts, nor two k tiles
+    if problem.is_empty and not has_no_sums(
+        problem
+    ):  # no kernel runs, so no config is judged: 0 has no parts, nor two k tiles
         choice = choose(solid, device, num_sms, use_records=False, reduction=reduction)
         family, chosen = choice.family, choice.config
     _check_order(chosen, reduction)
@@ -455,13 +485,35 @@ def checked_num_sms(num_sms: object, device: Device) -> int | None:
     return int(number)
 
 
+def has_no_sums(problem: Problem) -> bool:
+    """Whether out has elements and k has none, so that an epilogue of zeros is what is written."""
+    return problem.k == 0 and 0 not in (problem.m, problem.n, *problem.batch) and problem.epilogue is not None
+
+
 def _kernel_problem(problem: Problem, copied: tuple[str, ...]) -> Problem:
     """What a kernel is chosen and launched for: the row-major problem of the operands' copies, where there are such; of
-    an empty one the nearest that has an element, which stands for it in all but run()."""
+    an empty one the nearest that has an element, which stands for it in all but run(). With an epilogue of no sums it
+    runs: on one step of zeros, which all rows of a and b are."""
+    if has_no_sums(problem):
+        shared = (0,) * len(problem.batch)
+        return dataclasses.replace(
+            problem,
+            k=ZEROS_K,
+            a_major="k",
+            b_major="k",
+            a_pitch=ZEROS_K,
+            b_pitch=ZEROS_K,
+            a_batch=shared,
+            b_batch=shared,
+            a_align_bytes=16,
+            b_align_bytes=16,
+        ).row_major
     if problem.is_empty:
         m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
         none: tuple[int, ...] = ()
-        problem = dataclasses.replace(problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none)
+        problem = dataclasses.replace(
+            problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none, epilogue=None
+        )
         copied = ()
     return repack.repacked(problem, copied).row_major
 
@@ -485,7 +537,14 @@ def _check_agrees(planned: Problem, given: Problem) -> None:
             rule=f"this plan is for {planned.dtype} with out in {planned.out_dtype}",
             works=works,
         )
-    if planned.is_empty:
+    own, other = planned.epilogue, given.epilogue
+    if own != other and (own is None or other is None or not own.fits(other)):
+        raise LayoutError(
+            asked=f"a call with {_epilogue_text(given)}",
+            rule=f"this plan is for {_epilogue_text(planned)}, and arrays that lie as those that it was made of",
+            works=works,
+        )
+    if planned.is_empty and not has_no_sums(planned):
         return
     for name, planned_value, given_value in (
         ("contiguous dimension of a", planned.a_major, given.a_major),
@@ -508,3 +567,7 @@ def _check_agrees(planned: Problem, given: Problem) -> None:
             rule=f"this plan writes an out at a multiple of {planned.out_align_bytes}",
             works=works,
         )
+
+
+def _epilogue_text(problem: Problem) -> str:
+    return "no epilogue" if problem.epilogue is None else f"the epilogue {problem.epilogue}"

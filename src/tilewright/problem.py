@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 from tilewright import dtypes
 from tilewright.dtypes import DType, DTypeLike
+from tilewright.epilogue_form import Form, check_array_dtypes, check_sums
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
 
 AMajor = Literal["k", "m"]
@@ -64,6 +65,7 @@ class Problem:
     written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
     addresses; a plan serves a and b at any address, and says by these what it expects.
+    `epilogue` is the form of what happens to the sums before they are rounded (epilogue.py); None: nothing.
     """
 
     m: int
@@ -86,6 +88,7 @@ class Problem:
     a_align_bytes: int = TMA_ALIGNMENT_BYTES
     b_align_bytes: int = TMA_ALIGNMENT_BYTES
     out_is_padded: bool = False
+    epilogue: Form | None = None
 
     def __post_init__(self) -> None:
         """Keeps what was given in its own type: any whole number as an int, any spelling of an element type as a DType.
@@ -183,6 +186,11 @@ class Problem:
         return 0 in (self.m, self.n, self.k, *self.batch)
 
     @property
+    def out_n(self) -> int:
+        """Columns of out: n, or half of them where an epilogue gates one half by the other."""
+        return self.n // 2 if self.epilogue is not None and self.epilogue.is_gated else self.n
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions."""
         return 2 * self.m * self.n * self.k * self.num_matrices
@@ -199,7 +207,7 @@ class Problem:
     @property
     def out_bytes(self) -> int:
         """Bytes of out, without padding."""
-        return self.m * self.n * self.num_matrices * self.out_dtype.size
+        return self.m * self.out_n * self.num_matrices * self.out_dtype.size
 
     @property
     def min_bytes(self) -> int:
@@ -208,7 +216,7 @@ class Problem:
 
     def rows_of(self, operand: str) -> tuple[int, int]:
         """(rows, elements of a row) of one matrix of "a", "b" or "out" as it lies in memory."""
-        extents = {"m": self.m, "n": self.n, "k": self.k}
+        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.n, "k": self.k}
         major = getattr(self, f"{operand}_major")
         other = next(name for name in {"a": "mk", "b": "kn", "out": "mn"}[operand] if name != major)
         return extents[other], extents[major]
@@ -216,7 +224,7 @@ class Problem:
     def strided(self, operand: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides, in elements, of "a" (*batch, m, k), "b" (*batch, k, n) or "out" (*batch, m, n)."""
         rows, columns = {"a": ("m", "k"), "b": ("k", "n"), "out": ("m", "n")}[operand]
-        extents = {"m": self.m, "n": self.n, "k": self.k}
+        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.n, "k": self.k}
         pitch = getattr(self, f"{operand}_pitch")
         matrix = (pitch, 1) if getattr(self, f"{operand}_major") == columns else (1, pitch)
         return (*self.batch, extents[rows], extents[columns]), (*getattr(self, f"{operand}_batch"), *matrix)
@@ -270,6 +278,7 @@ class Problem:
             b_batch=self.a_batch,
             a_align_bytes=self.b_align_bytes,
             b_align_bytes=self.a_align_bytes,
+            epilogue=None if self.epilogue is None else self.epilogue.transposed,
         )
 
     @property
@@ -281,7 +290,10 @@ class Problem:
         count = "".join(f"{extent} x " for extent in self.batch)
         columns = " out column-major" if self.out_major == "m" else ""
         sums = "" if self.sums is dtypes.sums_of(self.dtype) else f" sums in {self.sums}"
-        return f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}{sums}"
+        epilogue = "" if self.epilogue is None else f" | {self.epilogue}"
+        return (
+            f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}{sums}{epilogue}"
+        )
 
 
 def packed(
@@ -384,12 +396,35 @@ def checked(problem: Problem) -> Problem:
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
     dtypes.summed_in(problem.dtype, problem.sums)
+    if problem.epilogue is not None:
+        _check_epilogue(problem, problem.epilogue)
     if not problem.is_empty:
         _check_input("a", problem)
         _check_input("b", problem)
     if 0 not in (problem.m, problem.n, *problem.batch):  # out is written also where k is 0
         _check_out(problem)
     return problem
+
+
+def _check_epilogue(problem: Problem, form: Form) -> None:
+    """Raises the refusal of an epilogue of other sums than fp32 or of strange arrays; of a gated one whose columns do
+    not come in pairs, or whose out is written in columns."""
+    check_sums(problem.sums)
+    check_array_dtypes(form)
+    if not form.is_gated:
+        return
+    if problem.n % 2:
+        raise ShapeError(
+            asked=f"a gated epilogue of n = {problem.n} columns",
+            rule="half of the columns are gates and half are gated",
+            works="pass a b with an even number of columns",
+        )
+    if problem.out_major == "m":
+        raise LayoutError(
+            asked="a gated epilogue with a column-major out",
+            rule="kernels gate columns of a row-major out",
+            works="pass an out whose rows are contiguous",
+        )
 
 
 def pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M, Config
 from tilewright.device import Device
+from tilewright.epilogue_form import Form
+from tilewright.fusing import moved_bytes
 from tilewright.problem import Problem
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
@@ -25,6 +27,10 @@ STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # the same config and sizes through TMA: 1023^3 in 64x128 0.56 us more, 2047^3 in 128x256 1.59, which are 1.1 and 0.9.
 # Where stores are hidden nothing can be told: of (4097, 4097, 4096) 0.3 % lies between 1.3 and 1.0.
 LANE_STORE_VALUES_PER_CYCLE = 1.0
+# An epilogue's activation: two approximations a value, of which an SM makes 16 lanes' a cycle, a quarter of it 4 (CUDA
+# programming guide, throughput of native arithmetic instructions). What else it computes is less, and beside that.
+_SPECIAL_LANES_PER_CYCLE = 4
+_SPECIALS_OF_ACTIVATION = 2
 # All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds
 # those of the others before it, by the share of the time that is spent writing, at so much of DRAM's rate. Where the
 # other consumer multiplies meanwhile hardly any of it shows. Fitted with those below, mostly to 4096 x 32768 x 512: 191
@@ -68,7 +74,7 @@ _REDUCE_BYTES_PER_CYCLE = 9.8
 # 0.67, 256x128 0.70, ping-pong 128x192 0.58. In clusters 0.65 were counted, which a share of 0.5 gave for what is
 # multicast; the share below is fitted to times, with those above, and gives 0.57: their L2 reads are told too low.
 _MERGED_SHARE = 0.3
-_MULTICAST_SHARE = 0.36
+_MULTICAST_SHARE = 0.36  # of pairs; of fours half of it, which nobody has measured
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
@@ -234,8 +240,8 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     width = min(tile_n, problem.n / columns if tile_n == config.tile_n and not config.tail_n else problem.n)
     tensor = (config.tile_k // 16) * (config.tile_m // WGMMA_M) * _wgmma_cycles(problem, tile_n, device)
     absent = config.tile_m + tile_n - height - width
-    own_rows = _cost_of_rows(problem, "a", height / config.cluster_n)  # the rest comes by multicast
-    own_rows += _cost_of_rows(problem, "b", width / config.cluster_m)
+    own_rows = _cost_of_rows(problem, "a", height * config.share(problem, "a"))  # the rest comes by multicast
+    own_rows += _cost_of_rows(problem, "b", width * config.share(problem, "b"))
     fetch = own_rows * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
     loop = own_k_tiles * max(tensor, fetch, _CHAIN_CYCLES)
     landing_us = own_k_tiles * LATENCY_US / (config.stages - 1)
@@ -268,11 +274,25 @@ def _store_cycles(problem: Problem, config: Config, tile_n: int, loop_cycles: fl
     columns = config.stored_n if config.split_k > 1 else tile_n
     rate = STORE_VALUES_PER_CYCLE if problem.out_through_tma else LANE_STORE_VALUES_PER_CYCLE
     store_cycles = STORE_BASE_CYCLES + blocks * STORE_ROWS * columns / rate
+    finish_cycles = 0.0 if problem.epilogue is None else _finish_cycles(problem.epilogue, config, blocks, columns)
     if config.pingpong:  # one consumer stores while the other multiplies; what shows is what multiplying does not cover
+        store_cycles += finish_cycles
         return max(0.0, (store_cycles - loop_cycles) / 2), store_cycles
-    if config.staggered:
-        return store_cycles * (1 - _STAGGERED_HIDES), 0.0
-    return store_cycles, 0.0
+    if config.staggered:  # which hides stores behind a k tile at most: next to nothing of what comes before they begin
+        return store_cycles * (1 - _STAGGERED_HIDES) + finish_cycles, 0.0
+    return store_cycles + finish_cycles, 0.0
+
+
+def _finish_cycles(form: Form, config: Config, blocks: int, columns: int) -> float:
+    """Cycles that an epilogue takes of a tile's values, while no other consumer multiplies.
+
+    Worked example, gelu in 256x192 staggered: a warp has 2 blocks of 16 x 192 values; two warps share a quarter of the
+    SM and its 4 lanes a cycle: 2 x 6144 x 2 / 4 cycles, 6144 beside the 98,304 of the tile's wgmmas at k = 4096.
+    """
+    activations = sum(step.kind in ("gelu", "silu", "gated") for step in form.steps)
+    values = blocks * STORE_ROWS * columns / (2 if form.is_gated else 1)
+    at_once = 1 if config.pingpong else config.consumers
+    return activations * at_once * values * _SPECIALS_OF_ACTIVATION / _SPECIAL_LANES_PER_CYCLE
 
 
 def _patch_rows(config: Config, rows: int) -> int:
@@ -296,9 +316,11 @@ def l2_bytes(config: Config, problem: Problem, a_bytes: float, b_bytes: float) -
         near = _NEIGHBOURS // config.split_k
         a_share, b_share = (max(_MERGED_SHARE, _distinct(many, near) / near) for many in (rows, columns))
     if config.cluster_m > 1:
-        b_share = _MULTICAST_SHARE
+        b_share = _MULTICAST_SHARE * 2 / config.cluster_m
     elif config.cluster_n > 1:
-        a_share, b_share = _MULTICAST_SHARE, _BESIDE_MULTICAST_SHARE
+        b_share = _BESIDE_MULTICAST_SHARE
+    if config.cluster_n > 1:
+        a_share = _MULTICAST_SHARE * 2 / config.cluster_n
     return a_bytes * a_share + b_bytes * b_share
 
 
@@ -327,12 +349,13 @@ def clock_ghz_of(work: Work, device: Device, fixed_us: float) -> float:
 
 
 def dram_bytes(problem: Problem, config: Config, device: Device, grid: int) -> float:
-    """Bytes that DRAM moves: out once, and the operands once, or once a wave where they do not stay in the L2.
+    """Bytes that DRAM moves: out and an epilogue's arrays once, and the operands once, or once a wave where they do not
+    stay in the L2.
 
     Shapes: the tiles in flight are a patch of group_m tile rows by grid / group_m tile columns; of a batch of small
     matrices all tiles of several at once, which are read once.
     """
-    operands, out = problem.input_bytes, problem.out_bytes
+    operands, out = problem.input_bytes, problem.out_bytes + sum(moved_bytes(problem))
     rows, columns = config.tiles(problem)
     in_flight = max(1.0, grid / (rows * columns)) * (problem.m + problem.n) * problem.k * problem.dtype.size
     if min(operands, in_flight) <= device.l2_bytes // 2:

@@ -1,7 +1,7 @@
 """A stand-in for cuda.bindings.driver that remembers what it was asked, for machines with no GPU.
 
 It imitates what the CUDA backend relies on and no more: primary contexts and each thread's stack of them, libraries
-that die with a reset, launches that need the right context, and any status on demand.
+that die with a reset, launches that need the right context, what a capture forbids, and any status on demand.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class CUresult(enum.IntEnum):
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900
 
+
+# What is prohibited while a stream is being captured, in a thread that has not relaxed its mode.
+UNSAFE = ("cuLibraryLoadData", "cuFuncLoad", "cuKernelSetAttribute", "cuDevicePrimaryCtxRetain", "cuMemAlloc")
+GLOBAL, RELAXED = "CU_STREAM_CAPTURE_MODE_GLOBAL", "CU_STREAM_CAPTURE_MODE_RELAXED"
 
 OK = CUresult.CUDA_SUCCESS
 
@@ -115,6 +119,8 @@ class FakeDriver:
         self.memory: dict[int, Any] = {}
         self.homes: dict[int, int] = {}  # address -> device
         self.clock_ms = 0.0
+        self.is_capturing = False  # some stream of the process, in the mode that torch.cuda.graph asks for
+        self.finished: set[int] = set()  # kernels whose code is on the device
         self._threads = threading.local()
         self._next = itertools.count(0x10000)
 
@@ -159,6 +165,8 @@ class FakeDriver:
             device = self._stack()[-1] - context(0)
         if self.kernels.get(kernel) != self.generation:
             return (CUresult.CUDA_ERROR_INVALID_HANDLE,)
+        if self.is_capturing and kernel not in self.finished:  # it would be loaded now
+            return (CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,)
         self.launches.append(
             SimpleNamespace(device=device, stream=config.hStream, kernel=kernel, config=config, parameters=parameters)
         )
@@ -181,6 +189,8 @@ class FakeDriver:
         return function
 
     def _refused(self, name: str) -> CUresult | None:
+        if self.is_capturing and name in UNSAFE and self._mode() != RELAXED:
+            return CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
         statuses = self.refuse.get(name)
         return statuses.pop(0) if statuses else None
 
@@ -211,6 +221,17 @@ class FakeDriver:
 
     def _cuDevicePrimaryCtxRelease(self, device: int) -> tuple[()]:  # noqa: N802
         self.retained[device] -= 1
+        return ()
+
+    def _mode(self) -> str:
+        return getattr(self._threads, "mode", GLOBAL)
+
+    def _cuThreadExchangeStreamCaptureMode(self, mode: str) -> str:  # noqa: N802
+        before, self._threads.mode = self._mode(), mode
+        return before
+
+    def _cuFuncLoad(self, function: int) -> tuple[()]:  # noqa: N802
+        self.finished.add(function)
         return ()
 
     def _cuKernelGetFunction(self, kernel: int) -> int:  # noqa: N802

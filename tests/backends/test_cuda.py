@@ -152,6 +152,27 @@ def test_binary_is_loaded_once_for_plans_that_share_it(driver: FakeDriver, backe
     assert len(driver.asked("cuLibraryLoadData")) == 1
 
 
+def test_first_use_inside_a_capture_loads_the_kernel_whole_and_leaves_the_mode_as_it_was_b115(
+    driver: FakeDriver, backend: CudaBackend
+) -> None:
+    """The launch is captured: nothing is left for the driver to load then."""
+    driver.is_capturing = True
+    kernel = backend.load(BINARY, 0, LAUNCH)
+    backend.launch(backend.pack(kernel, LAUNCH, ARGUMENTS, ADDRESSES), 0x500)
+    assert len(driver.launches) == 1
+    assert driver.asked("cuThreadExchangeStreamCaptureMode")[-1] == ("CU_STREAM_CAPTURE_MODE_GLOBAL",)
+    assert driver.cuCtxGetCurrent()[1] == 0
+
+
+def test_a_cubin_that_is_refused_inside_a_capture_leaves_the_mode_as_it_was(
+    driver: FakeDriver, backend: CudaBackend
+) -> None:
+    driver.is_capturing, driver.refuse["cuLibraryLoadData"] = True, [CUresult.CUDA_ERROR_INVALID_IMAGE]
+    with pytest.raises(DriverError, match="INVALID_IMAGE"):
+        backend.load(BINARY, 0, LAUNCH)
+    assert driver.asked("cuThreadExchangeStreamCaptureMode")[-1] == ("CU_STREAM_CAPTURE_MODE_GLOBAL",)
+
+
 def test_shared_memory_limit_only_grows(driver: FakeDriver, backend: CudaBackend) -> None:
     for smem_bytes in (1000, 3000, 2000):
         backend.load(BINARY, 0, dataclasses.replace(LAUNCH, smem_bytes=smem_bytes))

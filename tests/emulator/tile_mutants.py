@@ -27,8 +27,8 @@ _LATE_READ: tuple[Edit, ...] = (
     ),
     (
         CONSUMER,
-        "keep_below(rC[block]); release(source.ring, previous, lane);",
-        "keep_below(rC[block]); release(source.ring, previous, lane); "
+        "keep_below(rC[block]); release(source.ring, previous, lane, lane_peer);",
+        "keep_below(rC[block]); release(source.ring, previous, lane, lane_peer); "
         "const Tile tile = source.ring.tile_at(begun); __syncwarp();",
     ),
 )
@@ -274,8 +274,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             CONSUMER,
-            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane); {_BLOCK_0}",
-            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane);",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer); {_BLOCK_0}",
+            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer);",
         ),
         by="accumulator in flight",
     ),
@@ -297,8 +297,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             CONSUMER,
-            f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane);",
-            f"release(source.ring, source.state.index, lane); {_BLOCK_1_WAIT}",
+            f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane, lane_peer);",
+            f"release(source.ring, source.state.index, lane, lane_peer); {_BLOCK_1_WAIT}",
         ),
         by="operand released early",
     ),
@@ -313,8 +313,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered pair",
         (
             CONSUMER,
-            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane);",
-            f"release(source.ring, previous, lane); {_BLOCK_0_WAIT}",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer);",
+            f"release(source.ring, previous, lane, lane_peer); {_BLOCK_0_WAIT}",
         ),
         by="operand released early",
     ),

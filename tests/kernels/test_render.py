@@ -10,6 +10,23 @@ import pytest
 
 from tilewright import device
 from tilewright.config import Config
+from tilewright.epilogue import (
+    Add,
+    Alpha,
+    Aux,
+    Beta,
+    Bias,
+    Epilogue,
+    Gated,
+    Gelu,
+    Relu,
+    RowAmax,
+    Scale,
+    Silu,
+    Step,
+    packed_form,
+)
+from tilewright.kernels.fused import header
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import device_code, render, wgmma_header
 from tilewright.problem import packed
@@ -23,7 +40,8 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     source = render(HOPPER, PROBLEM, Config(), H200)
     assert source.missing_includes() == ()
     assert {path for path, _ in source.headers} == {
-        "base.cuh", "batch.cuh", "config.cuh", "consumer.cuh", "epilogue.cuh", "pipeline.cuh", "producer.cuh",
+        "base.cuh", "batch.cuh", "cluster.cuh", "config.cuh", "consumer.cuh", "epilogue.cuh", "fused.cuh",
+        "pipeline.cuh", "place.cuh", "producer.cuh",
         "ptx/async.cuh", "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/global.cuh", "ptx/misc.cuh", "ptx/wgmma.cuh",
         "ring.cuh", "rounding.cuh", "row_store.cuh", "schedule.cuh", "split.cuh", "swizzle.cuh", "transposed.cuh",
         "wgmma_mma_async.cuh",
@@ -58,6 +76,23 @@ def test_every_compile_time_field_changes_the_digest(change: dict[str, object]) 
 def test_every_compile_time_property_of_the_problem_changes_the_digest(problem: object) -> None:
     base = render(HOPPER, PROBLEM, Config(), H200).digest("nvrtc")
     assert render(HOPPER, problem, Config(), H200).digest("nvrtc") != base  # type: ignore[arg-type]
+
+
+def test_the_steps_of_an_epilogue_and_how_its_arrays_lie_are_rendered_and_its_numbers_are_not() -> None:
+    def digest(epilogue: Step | Epilogue, n: int = 512) -> str:
+        problem = dataclasses.replace(packed(512, n, 512), epilogue=packed_form(epilogue, 512, n))
+        return render(HOPPER, problem, Config(), H200).digest("nvrtc")
+
+    same = {digest(Alpha(0.5) | Beta(0.0, "bf16")), digest(Alpha(2.0) | Beta(1.0, "bf16"), n=1024)}
+    assert len(same) == 1
+    others = {digest(each) for each in (Alpha(1.0), Bias("bf16"), Bias("fp32"), Bias("bf16", per="row"), Gelu())}
+    assert len(others | same | {render(HOPPER, PROBLEM, Config(), H200).digest("nvrtc")}) == 7
+
+
+def test_a_rendered_epilogue_is_narrow_enough_for_a_screen() -> None:
+    everything = Alpha(1.0) | Beta(1.0, "fp16") | Bias("fp32", per="row") | Scale("bf16") | Aux("bf16") | Gated("gelu")
+    form = packed_form(everything | Add("bf16") | RowAmax("fp32") | Silu() | Relu() | Gelu("tanh"), 64, 64)
+    assert max(len(line) for line in header(form).split("\n")) <= COLUMNS
 
 
 def test_sizes_are_run_time_values_so_one_kernel_serves_them_all() -> None:

@@ -48,6 +48,7 @@ class Adapter(ABC):
     written: Callable[[tuple[Any]], None] | None = (
         None  # tells the library that an array was written, if it wants to know
     )
+    waits: bool = False  # whether a call returns only when out is written: the library cannot be told to wait for it
     is_emulated: bool = False  # whether its arrays in host memory are multiplied by the emulator; else they are refused
 
     @staticmethod
@@ -77,6 +78,14 @@ class Adapter(ABC):
         """
         return describe_views(self.view(a, "a"), self.view(b, "b"), None if out is None else self.view(out, "out"))
 
+    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+        """(facts, address, stream) of one more array of a call, as describe() has them of a, b and out.
+
+        Raises: what describe() raises.
+        """
+        view = self.view(array, name)
+        return _facts(view), view.address, None
+
     def stream(self, ordinal: int) -> int:
         """The raw stream on which the library enqueues work for the device now."""
         return LEGACY_STREAM
@@ -92,7 +101,7 @@ class Adapter(ABC):
         """
         raise UnsupportedError(
             asked=f"a product of {self.library} arrays without out",
-            rule="out can be allocated for torch and CuPy arrays only",
+            rule="out can be allocated for torch, CuPy and JAX arrays only",
             works=f"pass out, an array of {dtype} with shape {shape}",
         )
 

@@ -8,6 +8,7 @@ is how an array of ml_dtypes.bfloat16 spells it.
 from __future__ import annotations
 
 import operator
+from collections.abc import Hashable
 from typing import Any
 
 from tilewright.arrays.base import (
@@ -42,6 +43,11 @@ class CudaInterfaceAdapter(Adapter):
         views = [_view(interface, name) for name, interface in interfaces]
         described = describe_views(views[0], views[1], views[2] if len(views) == 3 else None)
         return described._replace(stream=_stream(interfaces))
+
+    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+        interface = _interface_of(array, name)
+        facts, address, _ = super().described(array, name)
+        return facts, address, _stream([(name, interface)])
 
     def view(self, array: Any, name: str) -> View:
         return _view(_interface_of(array, name), name)

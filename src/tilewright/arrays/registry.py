@@ -11,13 +11,21 @@ from tilewright.arrays.base import Adapter
 from tilewright.arrays.cuda_interface import CudaInterfaceAdapter
 from tilewright.arrays.cupy import CupyAdapter
 from tilewright.arrays.dlpack import DLPackAdapter
+from tilewright.arrays.jax import JaxAdapter
 from tilewright.arrays.numpy import NumpyAdapter
 from tilewright.arrays.torch import TorchAdapter
 from tilewright.errors import UnsupportedError
 
 # A library's own adapter before the protocols that it speaks as well. DLPack before the CUDA array interface: it says
 # which device holds the array, and orders its producer's stream before ours.
-_KINDS: tuple[type[Adapter], ...] = (TorchAdapter, CupyAdapter, NumpyAdapter, DLPackAdapter, CudaInterfaceAdapter)
+_KINDS: tuple[type[Adapter], ...] = (
+    TorchAdapter,
+    CupyAdapter,
+    NumpyAdapter,
+    JaxAdapter,
+    DLPackAdapter,
+    CudaInterfaceAdapter,
+)
 
 MAX_TYPES = 256  # a program that makes array classes without end must not fill the dictionary
 
@@ -48,7 +56,7 @@ def adapter_of(array: Any, name: str) -> Adapter:
             return found
     raise UnsupportedError(
         asked=f"{name}, a {kind.__module__}.{kind.__qualname__}",
-        rule="arrays are those of torch, CuPy, NumPy, and anything with __dlpack__ or __cuda_array_interface__",
+        rule="arrays are those of torch, CuPy, NumPy, JAX, and anything with __dlpack__ or __cuda_array_interface__",
         works="make an array of one of them on the GPU, or a NumPy array for the emulator",
     )
 

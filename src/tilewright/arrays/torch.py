@@ -101,6 +101,19 @@ class TorchAdapter(Adapter):
             self._view_all(a, b, out)
             raise
 
+    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+        try:
+            if array.requires_grad and self._torch.is_grad_enabled():
+                raise _records_gradients([name], name)
+            if self._forward._current_level >= 0:
+                self._check_tangent(name, array)
+            if array.is_neg():
+                self.view(array, name)
+            return (array.shape, array.stride(), array.dtype, array.get_device()), array.data_ptr(), None
+        except RuntimeError:  # as in describe()
+            self.view(array, name)
+            raise
+
     def view(self, array: Any, name: str) -> View:
         refusal = self._refusal(array)
         if refusal is not None:
@@ -153,21 +166,21 @@ class TorchAdapter(Adapter):
         if not self._torch.is_grad_enabled():
             return
         wanting = [name for name, x in (("a", a), ("b", b), ("out", out)) if x is not None and x.requires_grad]
-        raise UnsupportedError(
-            asked=f"a product that records gradients ({' and '.join(wanting)} requires grad)",
-            rule="matmul runs outside of autograd: its result would have no gradient",
-            works=f"pass {wanting[0]}.detach() or call it under torch.no_grad()",
-        )
+        raise _records_gradients(wanting, wanting[0])
 
     def _check_tangents(self, a: Any, b: Any, out: Any | None) -> None:
         """Raises UnsupportedError for a dual tensor: its tangent would be lost, or an out would keep its old one."""
         for name, array in (("a", a), ("b", b), ("out", out)):
-            if array is not None and self._forward.unpack_dual(array).tangent is not None:
-                raise UnsupportedError(
-                    asked=f"{name}, a dual tensor of forward-mode differentiation",
-                    rule="matmul runs outside of autograd: its result would have no tangent",
-                    works=f"pass torch.autograd.forward_ad.unpack_dual({name}).primal, or use torch.matmul",
-                )
+            if array is not None:
+                self._check_tangent(name, array)
+
+    def _check_tangent(self, name: str, array: Any) -> None:
+        if self._forward.unpack_dual(array).tangent is not None:
+            raise UnsupportedError(
+                asked=f"{name}, a dual tensor of forward-mode differentiation",
+                rule="matmul runs outside of autograd: its result would have no tangent",
+                works=f"pass torch.autograd.forward_ad.unpack_dual({name}).primal, or use torch.matmul",
+            )
 
     def stream(self, ordinal: int) -> int:
         """Cost: 0.2 us through the raw getter, 8 us through the stand-in (measured, H200's host, 2026-11-29)."""
@@ -194,6 +207,14 @@ class TorchAdapter(Adapter):
         """
         memory = self._torch.empty(num_bytes, dtype=self._torch.uint8, device=f"cuda:{ordinal}")
         return memory, memory.data_ptr()
+
+
+def _records_gradients(names: list[str], first: str) -> UnsupportedError:
+    return UnsupportedError(
+        asked=f"a product that records gradients ({' and '.join(names)} requires grad)",
+        rule="matmul runs outside of autograd: its result would have no gradient",
+        works=f"pass {first}.detach() or call it under torch.no_grad()",
+    )
 
 
 def _one_by_one(torch: Any) -> Callable[[tuple[Any]], None]:

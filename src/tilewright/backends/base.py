@@ -73,10 +73,11 @@ class TensorMap:
 
 @dataclass(frozen=True)
 class MapArgument:
-    """A tensor map by value (const __grid_constant__), over the operand called `operand`."""
+    """A tensor map by value (const __grid_constant__), over the operand called `operand`, `offset_bytes` into it."""
 
     operand: str
     tensor_map: TensorMap
+    offset_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,22 @@ class IntsArgument:
     values: tuple[int, ...]
 
 
-Argument = MapArgument | PointerArgument | IntArgument | IntsArgument
+@dataclass(frozen=True)
+class NumberArgument:
+    """A number of 8 bytes that each call names as it names addresses: the bits of an fp32 for one."""
+
+    operand: str
+
+
+@dataclass(frozen=True)
+class StructArgument:
+    """A struct by value of parts of 8 bytes, one behind the other."""
+
+    name: str
+    parts: tuple[PointerArgument | IntArgument | NumberArgument, ...]
+
+
+Argument = MapArgument | PointerArgument | IntArgument | IntsArgument | StructArgument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +193,13 @@ class Backend(Protocol):
 
     def free(self, address: int, ordinal: int, stream: int) -> None:
         """Give the memory back once all work enqueued on the stream so far has run. Returns before."""
+        ...
+
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Block this thread until everything enqueued on the raw stream of the device so far has run.
+
+        Raises: DriverError: some of it failed, or the stream is being captured.
+        """
         ...
 
     def clear(self) -> None:

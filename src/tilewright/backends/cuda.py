@@ -180,10 +180,25 @@ class CudaBackend:
         with self._lock:
             if ordinal not in self._contexts:
                 device = self._device_handle(ordinal)
-                handle = self.call("cuDevicePrimaryCtxRetain", device)
+                with self._relaxed():
+                    handle = self.call("cuDevicePrimaryCtxRetain", device)
                 context_id = int(self.call("cuCtxGetId", handle))
                 self._contexts[ordinal] = _Context(device, handle, int(handle), context_id)
             return self._contexts[ordinal]
+
+    @contextlib.contextmanager
+    def _relaxed(self) -> Iterator[None]:
+        """Inside the block this thread may load kernels although a stream is being captured, here or in another thread.
+
+        Nothing that is loaded belongs to a graph, so a capture loses nothing by it.
+        Source: CUDA driver API, cuThreadExchangeStreamCaptureMode: others prohibit calls that a capture cannot see.
+        """
+        relaxed = self.driver.module.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            yield
+        finally:
+            self.call("cuThreadExchangeStreamCaptureMode", before)
 
     @contextlib.contextmanager
     def on(self, ordinal: int) -> Iterator[None]:
@@ -191,7 +206,11 @@ class CudaBackend:
 
         Pushed and popped, never set: it would change torch's current device in a thread that had no context.
         """
-        context = self._context(ordinal)
+        with self._inside(self._context(ordinal)):
+            yield
+
+    @contextlib.contextmanager
+    def _inside(self, context: _Context) -> Iterator[None]:
         if int(self.call("cuCtxGetCurrent")) == context.handle_value:
             yield
             return
@@ -214,14 +233,17 @@ class CudaBackend:
             if module is None:
                 context = self._context(ordinal)
                 module = _Module(binary, context, None, None, 0, context.generation)
-                self._fill(module)
+                with self._relaxed():
+                    self._fill(module)
                 self._modules[binary.digest, ordinal] = module
             if launch.smem_bytes > module.smem_bytes:
-                self._allow_smem(module, launch.smem_bytes)
+                with self._relaxed():
+                    self._allow_smem(module, launch.smem_bytes)
         return Kernel(module, ordinal)
 
     def _fill(self, module: _Module) -> None:
-        """Loads the cubin. A library belongs to no context: the driver puts it into each on its first use there."""
+        """Loads the cubin, into the module's context too: left to the driver, that would be done by the first launch,
+        where it may wait for the device, and inside a capture is not allowed."""
         cubin = module.binary.cubin
         status, library = self.driver.module.cuLibraryLoadData(cubin, [], [], 0, [], [], 0)
         if status:
@@ -230,6 +252,8 @@ class CudaBackend:
             raise self.driver.error("cuLibraryLoadData", status, (cubin,), fact)
         module.library = library
         module.handle = self.call("cuLibraryGetKernel", library, module.binary.entry.encode())
+        with self._inside(module.context):
+            self.call("cuFuncLoad", self.call("cuKernelGetFunction", module.handle))
         module.generation = module.context.generation
 
     def _allow_smem(self, module: _Module, smem_bytes: int) -> None:
@@ -353,8 +377,9 @@ class CudaBackend:
             if module.generation == context.generation:
                 return False
             smem_bytes = module.smem_bytes
-            self._fill(module)
-            self._allow_smem(module, smem_bytes)
+            with self._relaxed():
+                self._fill(module)
+                self._allow_smem(module, smem_bytes)
             return True
 
     def max_clusters(self, kernel: Kernel, launch: Launch) -> int:
@@ -422,6 +447,11 @@ class CudaBackend:
         """Give the memory back behind what is enqueued on the stream."""
         with self.on(ordinal):
             self.call("cuMemFreeAsync", address, stream)
+
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Block this thread until the raw stream has come to its end. Raises: DriverError: work on it failed."""
+        with self.on(ordinal):
+            self.call("cuStreamSynchronize", stream)
 
     def clear(self) -> None:
         """Unload every kernel and give every context back. Kernels and calls made before are dead."""

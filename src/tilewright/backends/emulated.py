@@ -23,6 +23,7 @@ from tilewright.backends.base import (
     Launch,
     MapArgument,
     PointerArgument,
+    StructArgument,
     TensorMap,
 )
 from tilewright.backends.parameters import number_bytes
@@ -126,11 +127,11 @@ class EmulatedBackend:
         for argument in arguments:
             raw, alignment = _packed(argument, addresses)
             block += bytes(-len(block) % alignment) + raw
-            operand = "" if isinstance(argument, IntArgument | IntsArgument) else argument.operand
-            if operand:
-                extents[operand] = max(extents.get(operand, 0), _extent_bytes(argument))
-            if isinstance(argument, PointerArgument):
-                granules[operand] = max(granules.get(operand, 1), argument.granule_bytes)
+            for part in argument.parts if isinstance(argument, StructArgument) else (argument,):
+                if isinstance(part, MapArgument | PointerArgument):
+                    extents[part.operand] = max(extents.get(part.operand, 0), _extent_bytes(part))
+                if isinstance(part, PointerArgument):
+                    granules[part.operand] = max(granules.get(part.operand, 1), part.granule_bytes)
         buffers = []
         for operand, num_bytes in extents.items():
             address = addresses[operand]
@@ -205,6 +206,9 @@ class EmulatedBackend:
         """Gives the memory back: launches have run when they return."""
         del self._allocated[address]
 
+    def wait(self, stream: int, ordinal: int) -> None:
+        """Nothing: launches have run when they return."""
+
     def clear(self) -> None:
         """Forgets what was lent."""
         self._lent.clear()
@@ -256,12 +260,21 @@ def _registers(binary: Binary, threads: int) -> int:
 def _packed(argument: Argument, addresses: dict[str, int]) -> tuple[bytes, int]:
     """(bytes, alignment) of one parameter."""
     if isinstance(argument, MapArgument):
-        return tiled.encode(_tiled(argument.tensor_map, addresses[argument.operand])), 64
+        address = addresses[argument.operand] + argument.offset_bytes
+        return tiled.encode(_tiled(argument.tensor_map, address)), 64
     if isinstance(argument, IntArgument):
         size = argument.size_bytes
         return number_bytes(argument.name, argument.value, size), size
     if isinstance(argument, IntsArgument):
         return b"".join(number_bytes(argument.name, value, 8) for value in argument.values), 8
+    if isinstance(argument, StructArgument):
+        parts = (
+            number_bytes(part.name, part.value, 8)
+            if isinstance(part, IntArgument)
+            else addresses[part.operand].to_bytes(8, "little")
+            for part in argument.parts
+        )
+        return b"".join(parts), 8
     return addresses[argument.operand].to_bytes(8, "little"), 8
 
 
@@ -276,14 +289,14 @@ def _tiled(tensor_map: TensorMap, address: int) -> tiled.TiledMap:
     )
 
 
-def _extent_bytes(argument: Argument) -> int:
+def _extent_bytes(argument: MapArgument | PointerArgument) -> int:
     """Bytes from the operand's address that the argument says are its own; 0 where it does not say."""
     if isinstance(argument, MapArgument):
         tensor_map = argument.tensor_map
         whole = tensor_map.extents[0] * tensor_map.dtype.size
         for extent, pitch in zip(tensor_map.extents[1:], tensor_map.pitches_bytes, strict=True):
             whole += (extent - 1) * pitch
-        return whole
+        return argument.offset_bytes + whole
     if isinstance(argument, PointerArgument):
         return argument.num_bytes
     return 0

@@ -18,6 +18,7 @@ from tilewright.backends.base import (
     IntsArgument,
     Launch,
     MapArgument,
+    StructArgument,
     TensorMap,
 )
 from tilewright.errors import UnsupportedError
@@ -51,19 +52,27 @@ class Packer:
         offset = 0
         offsets: list[int] = []
         numbers: list[tuple[int, bytes]] = []
-        self._encoders: list[tuple[int, str, Callable[[int], bytes]]] = []  # offset, operand, encode
-        self._addresses: list[tuple[int, str]] = []  # offset, operand
+        self._encoders: list[tuple[int, str, int, Callable[[int], bytes]]] = []  # offset, operand, further, encode
+        self._addresses: list[tuple[int, str]] = []  # offset, operand or the name of a number
         for argument in arguments:
             size, alignment = _size_and_alignment(argument)
             offset = -(-offset // alignment) * alignment
             offsets.append(offset)
             if isinstance(argument, MapArgument):
-                self._encoders.append((offset, argument.operand, encoder(argument.tensor_map)))
+                encode = encoder(argument.tensor_map)
+                self._encoders.append((offset, argument.operand, argument.offset_bytes, encode))
             elif isinstance(argument, IntArgument):
                 numbers.append((offset, number_bytes(argument.name, argument.value, size)))
             elif isinstance(argument, IntsArgument):
                 raw = b"".join(number_bytes(argument.name, value, POINTER_BYTES) for value in argument.values)
                 numbers.append((offset, raw))
+            elif isinstance(argument, StructArgument):
+                for index, part in enumerate(argument.parts):
+                    at = offset + POINTER_BYTES * index
+                    if isinstance(part, IntArgument):
+                        numbers.append((at, number_bytes(part.name, part.value, POINTER_BYTES)))
+                    else:
+                        self._addresses.append((at, part.operand))
             else:
                 self._addresses.append((offset, argument.operand))
             offset += size
@@ -88,8 +97,8 @@ class Packer:
         head = -start % TENSOR_MAP_ALIGNMENT_BYTES
         base = start + head
         ctypes.memmove(base, self._constant, self._pointers_offset)
-        for offset, operand, encode in self._encoders:
-            address = addresses[operand]
+        for offset, operand, further, encode in self._encoders:
+            address = addresses[operand] + further
             encoded = self.maps.get((offset, address))
             if encoded is None:
                 encoded = encode(address)
@@ -123,5 +132,7 @@ def _size_and_alignment(argument: Argument) -> tuple[int, int]:
         return TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT_BYTES
     if isinstance(argument, IntsArgument):
         return POINTER_BYTES * len(argument.values), POINTER_BYTES
+    if isinstance(argument, StructArgument):
+        return POINTER_BYTES * len(argument.parts), POINTER_BYTES
     size = argument.size_bytes if isinstance(argument, IntArgument) else POINTER_BYTES
     return size, size

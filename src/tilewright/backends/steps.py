@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tilewright.backends.base import Argument, Backend, Launch
 from tilewright.jit.source import Binary
+from tilewright.tensor import Rows
 
 SCRATCH_ALIGNMENT_BYTES = 256  # of each piece of scratch: whole lines of the L2, and what TMA asks for
 
@@ -45,10 +46,15 @@ class Scratch:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """Steps in the order of one stream, and their scratch. Most products are one step without any."""
+    """Steps in the order of one stream, and their scratch. Most products are one step without any.
+
+    `cleared`: memory that is zeros before the first step, by the name of its operand or scratch; the address of its
+    rows is counted from there.
+    """
 
     steps: tuple[Step, ...]
     scratch: tuple[Scratch, ...] = ()
+    cleared: tuple[tuple[str, Rows], ...] = ()
 
     @property
     def scratch_bytes(self) -> int:
@@ -68,6 +74,13 @@ def _rounded(num_bytes: int) -> int:
     return -(-num_bytes // SCRATCH_ALIGNMENT_BYTES) * SCRATCH_ALIGNMENT_BYTES
 
 
+def clear(backend: Backend, work: Work, addresses: dict[str, int], ordinal: int, stream: int) -> None:
+    """Enqueues the zeros that the work begins with."""
+    for name, rows in work.cleared:
+        for matrix in rows._replace(address=addresses[name] + rows.address).matrices():
+            backend.zero(matrix.address, matrix.pitch_bytes, matrix.row_bytes, matrix.num_rows, ordinal, stream)
+
+
 def run_once(
     backend: Backend,
     work: Work,
@@ -84,6 +97,7 @@ def run_once(
     base = backend.allocate(work.scratch_bytes, ordinal, stream) if work.scratch else 0
     try:
         named = {**addresses, **work.scratch_addresses(base)}
+        clear(backend, work, named, ordinal, stream)
         for step in work.steps:
             kernel = backend.load(step.binary(), ordinal, step.launch)
             backend.launch(backend.pack(kernel, step.launch, step.arguments, named), stream)

@@ -49,6 +49,7 @@ class Asked:
     k: int
     dtype: str = "bf16"
     out_dtype: str | None = None
+    sums: str | None = None
     a_major: str = "k"
     b_major: str = "k"
     out_major: str = "n"
@@ -82,6 +83,7 @@ class Asked:
             self.k,
             dtype=self.dtype,
             out_dtype=self.out_dtype,
+            sums=self.sums,
             a_major=cast(Literal["k", "m"], self.a_major),
             b_major=cast(Literal["k", "n"], self.b_major),
             out_major=cast(Literal["n", "m"], self.out_major),

@@ -37,6 +37,7 @@ def tune(
     a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
     batch: request.BatchOption = None,
+    padded: request.PaddedOption = False,
     num_sms: request.NumSmsOption = None,
     reduction: request.ReductionOption = Reduction.fast,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Configs of the model that are measured.")] = 8,
@@ -65,7 +66,7 @@ def tune(
         _list(as_json)
         return
     types: dict[str, Any] = {"dtype": dtype, "out_dtype": out_dtype, "sums": sums}
-    named = _problems(sizes, suite, types, a_major, b_major, batch)
+    named = _problems(sizes, suite, types, a_major, b_major, batch, padded)
     if forget:
         _forget(named, device, num_sms, reduction, yes)
         return
@@ -128,15 +129,20 @@ def _problems(
     a_major: AMajor,
     b_major: BMajor,
     batch: list[int] | None,
+    padded: bool,
 ) -> list[Problem]:
-    """The products that the arguments name, in these types; none when they name none."""
+    """The products that the arguments name, in these types, of contiguous arrays unless `padded`; none when they name
+    none."""
     from tilewright.bench.suite import entries  # the table of shapes, which --help does not need
     from tilewright.cli.build import sizes_of
 
     if sizes and suite is not None:
         raise typer.BadParameter("give M N K or --suite, not both")
     shapes = sizes_of(sizes) if sizes else [] if suite is None else [entry.shape for entry in entries(suite)]
-    return [request.problem(m, n, k, **types, a_major=a_major, b_major=b_major, batch=batch) for m, n, k in shapes]
+    return [
+        request.problem(m, n, k, **types, a_major=a_major, b_major=b_major, batch=batch, contiguous=not padded)
+        for m, n, k in shapes
+    ]
 
 
 def _tuned(
@@ -173,11 +179,11 @@ def _build(
     from tilewright.cli.build import compile_into
     from tilewright.jit.build import source_digest_of  # see _tuned()
     from tilewright.kernels.product import sources as sources_of
-    from tilewright.tuning.candidates import candidates_of
+    from tilewright.tuning.candidates import candidates_of, computed_problem
 
     target = request.preset(device)
     sources = {}
-    for problem in problems:
+    for problem in [computed_problem(each, target) for each in problems]:
         for each in candidates_of(problem, target, num_sms, candidates, reduction.value):
             for source in sources_of(each.family, problem, each.config, target):
                 sources[source_digest_of(source)] = source
@@ -246,12 +252,14 @@ def _list(as_json: bool) -> None:
 
 def _forget(problems: list[Problem], device: str | None, num_sms: int | None, reduction: Reduction, yes: bool) -> None:
     from tilewright import records  # see _tuned()
+    from tilewright.tuning.candidates import computed_problem
 
     own = {each.key: each for each in records.user().records()}
     keys, named = list(own), []
     if problems:
         target = request.preset(device) if device is not None else _present()
-        named = [records.key_of(each, target, num_sms, reduction.value) for each in problems]
+        computed = [computed_problem(each, target) for each in problems]
+        named = [records.key_of(each, target, num_sms, reduction.value) for each in computed]
         keys = [key for key in named if key in own]
     elif own and not yes:
         count = terminal.count_text(len(own), "record", "records")

@@ -10,7 +10,7 @@ from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import FP16, FP32
-from tilewright.kernels import sums
+from tilewright.kernels import fused, sums
 from tilewright.kernels.family import (
     batch_dims,
     filled,
@@ -71,6 +71,10 @@ class AmpereFamily:
                         break
         yield from _sliced_space(problem, device)
 
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """None: every config worth a look is in the space."""
+        return iter(())
+
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered header by path: struct Config. There is no wait to be limited."""
         own = own_config(config, AmpereConfig)
@@ -107,7 +111,7 @@ class AmpereFamily:
             "STORE_WARP_BYTES": own.store_warp_bytes(problem),
             "SMEM_BYTES": own.smem_bytes(problem),
         }
-        return {"config.cuh": constants_header(constants, ("kinds.cuh",))}
+        return {"config.cuh": constants_header(constants, ("kinds.cuh",)), **fused.headers(problem)}
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """As many CTAs as run at once, never more than tiles."""
@@ -141,6 +145,7 @@ class AmpereFamily:
             IntArgument("square_n", min(own.square or columns, columns), 4),
             IntArgument("num_tiles", own.num_tiles(problem), 4),
             _strides(problem),
+            fused.argument(problem),
         )
         if own.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar
 
-from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
+from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, StructArgument
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError
@@ -36,6 +36,10 @@ class Family(Protocol):
         """Every legal config that is worth a look for the problem on the device."""
         ...
 
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Further legal configs, for a tuner alone: no figures say yet that the model ranks them well."""
+        ...
+
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered headers by path: the constants, and the wrappers of exactly this shape and type."""
         ...
@@ -55,10 +59,10 @@ def with_inputs_exchanged(arguments: tuple[Argument, ...]) -> tuple[Argument, ..
 
 
 def with_operands_named(arguments: tuple[Argument, ...], names: Mapping[str, str]) -> tuple[Argument, ...]:
-    """The arguments with other names for some operands."""
+    """The arguments with other names for some operands; an epilogue's keep theirs."""
     return tuple(
         argument
-        if isinstance(argument, IntArgument | IntsArgument)
+        if isinstance(argument, IntArgument | IntsArgument | StructArgument)
         else dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
         for argument in arguments
     )

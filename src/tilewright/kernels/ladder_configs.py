@@ -33,6 +33,7 @@ STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumul
 class RungConfig(Config, ABC):
     """The constants of a rung, and its own legality: what the rung's source does not ask for is not there to vary."""
 
+    steps: ClassVar[frozenset[str]] = frozenset()
     SLICED: ClassVar[bool] = False  # whether k may be cut into slices
 
     def violations(self, problem: Problem, device: Device) -> tuple[str, ...]:
@@ -40,7 +41,7 @@ class RungConfig(Config, ABC):
         found = self.scope_violations(problem, device) + self.tile_violations()
         if not self.SLICED and self.slices != 1:
             found.append(f"slices = {self.slices}: the rung does not cut k")
-        found += self._slices_violations(problem)
+        found += [*self._slices_violations(problem), *self._epilogue_violations(problem)]
         if found:  # the numbers below mean something only for a sound tile
             return tuple(found)
         if self.num_tiles(problem) >= MAX_TILES:

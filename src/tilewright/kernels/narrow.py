@@ -75,7 +75,10 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
 
 
 def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile."""
+    """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile. Of a width
+    that does not divide evenly: trials.py."""
+    if base.tile_n % 16:
+        return
     config = deep(base.replace(cluster_m=2), problem, device)
     if config.num_tiles(problem) >= device.num_sms and not config.violations(problem, device):
         yield config

@@ -13,6 +13,7 @@ from importlib import resources
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType, sums_of
+from tilewright.epilogue_form import Form
 from tilewright.jit.source import Source, included
 from tilewright.kernels.family import Family
 from tilewright.problem import Problem
@@ -199,4 +200,10 @@ def _slug(problem: Problem, config: Config) -> str:
             for word in ("pingpong", "staggered", "k_back_and_forth", "swap", "dependent_launch", "dependent_sums")
             if getattr(config, word)
         )
+        + ("" if problem.epilogue is None else f"_{_word_of(problem.epilogue)}")
     )
+
+
+def _word_of(form: Form) -> str:
+    """An epilogue's steps as a part of a name: their kinds, and at most 40 letters."""
+    return "_".join(step.kind for step in form.steps)[:40]

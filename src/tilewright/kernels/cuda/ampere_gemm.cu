@@ -146,7 +146,7 @@ DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t s
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
     ampere_gemm(const void* a, const void* b, void* out_base, int64_t a_pitch, int64_t b_pitch, int64_t out_pitch,
                 int32_t m, int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_tiles,
-                const __grid_constant__ Strides strides) {
+                const __grid_constant__ Strides strides, const __grid_constant__ Fused fused) {
     extern __shared__ __align__(128) uint8_t dynamic_smem[];
     const uint32_t ring = shared_address(dynamic_smem);
     const int32_t lane = threadIdx.x % WARP_THREADS, warp = threadIdx.x / WARP_THREADS;
@@ -187,6 +187,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
         const Out out{static_cast<char*>(out_base) + out_offset, out_pitch, m, n};
 #pragma unroll
         for (int block = 0; block < A_BLOCKS; ++block) {
+            if constexpr (!Fused::IS_PLAIN) {
+                finish_rows(warp_tile.rC[block], fused, strides, tile.matrix(), out, tile.m + warp_m + block * 16,
+                            tile.n + warp_n, lane);
+            }
             store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16, tile.n + warp_n, lane);
         }
     }

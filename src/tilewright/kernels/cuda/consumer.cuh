@@ -3,8 +3,10 @@
 #pragma once
 
 #include "batch.cuh"
+#include "cluster.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
+#include "fused.cuh"
 #include "pipeline.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
@@ -21,13 +23,14 @@ constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
 
-// One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
+// One consumer warp gives a slot back: lane i to peer i, whose rank it holds (cluster.cuh). Its wgmmas on the slot are
+// complete.
 template <class Ring>
-DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
-    if constexpr (Config::SHARING == 1) {
+DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane, uint32_t lane_peer) {
+    if constexpr (PEERS == 1) {
         if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
     } else {
-        if (lane < Config::SHARING) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+        if (lane < PEERS) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane_peer));
     }
 }
 
@@ -114,15 +117,18 @@ DEVICE void issue(const From& source, Accumulators& rC) {
 class Consumer {
 public:
     DEVICE Consumer(Shared& the_shared, const Out& the_out, const OutTail& the_out_tail, const Batch& the_batch,
-                    const Partials& partials, int32_t k_tiles, uint32_t consumer_index, uint32_t cta_rank)
+                    const Fused& the_fused, const Partials& partials, int32_t k_tiles, uint32_t consumer_index,
+                    uint32_t cta_rank)
         : shared(the_shared),
           out(the_out),
           out_tail(the_out_tail),
           batch(the_batch),
+          fused(the_fused),
           num_k_tiles(k_tiles),
           index(consumer_index),
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
           lane(threadIdx.x % WARP_THREADS),
+          lane_peer(peer(lane, cta_rank)),
           reduction(partials, consumer_index * WARPGROUP_WARPS + warp, lane, cta_rank) {}
 
     DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
@@ -152,12 +158,52 @@ private:
         return tile.m + (first_block() + block) * 64 + warp * STORE_ROWS;
     }
 
-    // Rows row .. row + 15 of a tile that begins at `column`; none of them may lie inside out. Where the matrix lies is
-    // found out here: before, the accumulators leave no registers for it.
+    // Rows row .. row + 15 of out, of a tile that begins at `column` of it; none of them may lie inside. Where the
+    // matrix lies is found out here: before, the accumulators leave no registers for it.
     template <class Values, class OutOfShape>
     DEVICE void store(const Values& values, const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
         const uint32_t slots = store_slots<typename OutOfShape::Shape>();
         if (row < to.m) store_rows(slots, values, matrix_of(to, batch, matrix), row, column, lane);  // (16, TILE_N)
+    }
+
+    // The same of sums, by way of the epilogue.
+    template <int COUNT, class OutOfShape>
+    DEVICE void store(const float (&sums)[COUNT], const OutOfShape& to, uint32_t matrix, int32_t row, int32_t column) {
+        const uint32_t slots = store_slots<typename OutOfShape::Shape>();
+        if (row >= to.m) return;
+        const auto& own = matrix_of(to, batch, matrix);
+        if constexpr (Fused::IS_PLAIN) {
+            store_rows(slots, sums, own, row, column, lane);  // (16, TILE_N)
+        } else {
+            FusedRows rows(fused, place_in(own, row, column));
+            store_rows(slots, Finished<COUNT>{sums, rows}, own, row, column, lane);
+            rows.end();
+        }
+    }
+
+    // Where this lane's values of rows row .. row + 15 lie, of a tile that begins at `column`.
+    template <class OutOfShape>
+    DEVICE Place place_in(const OutOfShape& to, int32_t row, int32_t column) const {
+        const int32_t own_row = row + static_cast<int32_t>(lane / 4);
+        const int32_t own_column = column + static_cast<int32_t>(lane % 4 * 2);
+        return Place{own_row, own_column, to.m, to.n, lane, to.member};
+    }
+
+    // Rounds what is stored later, after the epilogue.
+    template <class OutOfShape>
+    DEVICE void keep_finished(Kept& kept, const Fragment& sums, const OutOfShape& to, const Tile& tile) const {
+        using Shape = typename OutOfShape::Shape;
+        if constexpr (Fused::IS_PLAIN) {
+            keep<Shape::TILE_COLUMNS, Shape::COLUMNS>(kept, sums);
+        } else {
+            FusedRows rows(fused,
+                           place_in(matrix_of(to, batch, tile.matrix()), row_of(tile, 1), tile.n / Fused::FOLD));
+            keep<Shape::TILE_COLUMNS, Shape::COLUMNS>(kept, Finished<Config::TILE_N / 2>{sums, rows});
+            rows.end();
+        }
+        kept.m = row_of(tile, 1);
+        kept.n = tile.n / Fused::FOLD;
+        kept.matrix = tile.matrix();
     }
 
     // This warp's store slots: for a wide tile, and for a narrow one, once the stores of all wide ones have left them.
@@ -196,7 +242,7 @@ private:
             issue<N, 0, Config::WGMMAS_M, false>(source, rC);
             ptx::wgmma_commit_group();
             ptx::wgmma_wait_group<1>();
-            release(source.ring, previous, lane);
+            release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
         }
@@ -204,15 +250,15 @@ private:
         ptx::wgmma_wait_group<0>();
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
-        release(source.ring, previous, lane);
+        release(source.ring, previous, lane, lane_peer);
         if constexpr (Config::SPLIT_K == 1) {
-            store_blocks(rC, to, tile, tile.n);
+            store_blocks(rC, to, tile, tile.n / Fused::FOLD);
         } else {
             reduction.send(rC);
             if (reduction.receives()) {
                 Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
                 reduction.receive(sums);
-                store_blocks(sums, to, tile, tile.n + reduction.first_column());
+                store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());
                 reduction.give_room();
             }
             reduction.advance();
@@ -254,7 +300,7 @@ private:
     // `to`; `begun` is called once both blocks multiply.
     template <class Slots, class From, class To, class Begun>
     DEVICE void compute_staggered(Slots& source, Kept& kept, const From& from, const To& to, Begun begun) {
-        constexpr int N = To::Shape::COLUMNS;
+        constexpr int N = To::Shape::TILE_COLUMNS;
         Accumulators rC;  // (2 x 64, N) fp32 over the warpgroup
         source.await_slot();
         issue<N, 0, 1, true>(source, rC);
@@ -272,7 +318,7 @@ private:
             issue<N, 0, 2, false>(source, rC);
             ptx::wgmma_commit_group();
             ptx::wgmma_wait_group<1>();
-            release(source.ring, previous, lane);
+            release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
         }
@@ -283,16 +329,13 @@ private:
         ptx::wgmma_commit_group();
         ptx::wgmma_wait_group<1>();
         keep_below(rC[0]);
-        release(source.ring, previous, lane);
-        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);
+        release(source.ring, previous, lane, lane_peer);
+        store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n / Fused::FOLD);
         ptx::wgmma_wait_group<0>();
         keep_below(rC[1]);
-        release(source.ring, source.state.index, lane);
+        release(source.ring, source.state.index, lane, lane_peer);
         source.state.advance();
-        keep<N>(kept, rC[1]);
-        kept.m = row_of(tile, 1);
-        kept.n = tile.n;
-        kept.matrix = tile.matrix();
+        keep_finished(kept, rC[1], to, tile);
     }
 
     // All tiles. A template, so that it need not be there for an fp32 out.
@@ -319,9 +362,11 @@ private:
     const Out& out;
     const OutTail& out_tail;
     const Batch& batch;
+    const Fused& fused;
     const int32_t num_k_tiles;
     const uint32_t index;  // 0 .. CONSUMERS-1
     const uint32_t warp;   // of the warpgroup
     const uint32_t lane;
+    const uint32_t lane_peer;  // the rank that this lane tells of free slots
     Reduction reduction;
 };

@@ -12,12 +12,17 @@
 //   __syncwarp              warp         all lanes have fenced
 //   TMA stores, commit      lane 0       run on while the warp goes to the next batch and the next tile
 //
+// On their way the values of a block of 8 columns pass an epilogue, if there is one (fused.cuh), just before they are
+// rounded: the one place where that happens, whichever way out they take (Finished).
+//
 // Where out's base, pitch or row length is no multiple of 16 bytes TMA cannot store it: then the warp reads the batch
 // back and stores it row by row (row_store.cuh).
 #pragma once
 
 #include "batch.cuh"
 #include "config.cuh"
+#include "fused.cuh"
+#include "place.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/misc.cuh"
@@ -107,28 +112,74 @@ using Fragment = float[Config::TILE_N / 2];
 
 // The same rounded, in half the registers, and where it goes: rows from m, columns from n on, of one matrix of a batch.
 struct Kept {
-    uint32_t values[OUT_SIZE == 2 ? Config::TILE_N / 4 : 1];
+    uint32_t values[OUT_SIZE == 2 ? Config::TILE_N / 4 / Fused::FOLD : 1];
     int32_t m;
     int32_t n;
     uint32_t matrix;
 };
 
-// Rounds the first N / 2 values of a fragment.
-template <int N>
-DEVICE void keep(Kept& kept, const Fragment& rC) {
-    static_assert(OUT_SIZE == 2, "STAGGERED is for 16-bit outputs, kept by config.violations");
+// The sums of one wgmma, and what becomes of them: the values of a block of 8 columns are made when they are asked for,
+// each once. Of a folded out a block is made of two, one in either half of the tile.
+template <int COUNT>
+struct Finished {
+    const float (&sums)[COUNT];
+    FusedRows& rows;
+
+    // The lane's four values of a block.
+    struct Four {
+        float values[4];
+        DEVICE float operator[](int i) const { return values[i]; }
+    };
+    template <int TILE_COLUMNS>
+    DEVICE Four four(int block) const {
+        Four found;
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) kept.values[i] = rounded_pair(rC[2 * i], rC[2 * i + 1]);
+        for (int i = 0; i < 4; ++i) found.values[i] = sums[4 * block + i];
+        float up[4] = {};  // of a folded out
+        if constexpr (Fused::FOLD == 2) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) up[i] = sums[TILE_COLUMNS / 4 + 4 * block + i];
+        }
+        rows.apply(block, found.values, up);
+        return found;
+    }
+};
+
+// The lane's four values of a block of 8 columns of one wgmma of a tile of this width.
+template <int TILE_COLUMNS, int COUNT>
+DEVICE const float* four_of(const float (&rC)[COUNT], int block) {
+    return &rC[4 * block];
+}
+template <int TILE_COLUMNS, int COUNT>
+DEVICE typename Finished<COUNT>::Four four_of(const Finished<COUNT>& finished, int block) {
+    return finished.template four<TILE_COLUMNS>(block);
 }
 
-// Values 2 i and 2 i + 1 of a fragment, rounded.
-template <int COUNT>
-DEVICE uint32_t pair_of(const float (&rC)[COUNT], int i) {
-    return rounded_pair(rC[2 * i], rC[2 * i + 1]);
+// The same, rounded: the two of the upper row, and of the lower.
+struct Pairs {
+    uint32_t upper;
+    uint32_t lower;
+};
+template <int TILE_COLUMNS, class Values>
+DEVICE Pairs pairs_of(const Values& values, int block) {
+    const auto four = four_of<TILE_COLUMNS>(values, block);
+    return Pairs{rounded_pair(four[0], four[1]), rounded_pair(four[2], four[3])};
 }
-template <int COUNT>
-DEVICE uint32_t pair_of(const uint32_t (&rounded)[COUNT], int i) {
-    return rounded[i];
+template <int TILE_COLUMNS, int COUNT>
+DEVICE Pairs pairs_of(const uint32_t (&rounded)[COUNT], int block) {
+    return Pairs{rounded[2 * block], rounded[2 * block + 1]};
+}
+
+// Rounds the values of the COLUMNS columns of out that a fragment is.
+template <int TILE_COLUMNS, int COLUMNS, class Values>
+DEVICE void keep(Kept& kept, const Values& values) {
+    static_assert(OUT_SIZE == 2, "STAGGERED is for 16-bit outputs, kept by config.violations");
+#pragma unroll
+    for (int block = 0; block < COLUMNS / 8; ++block) {
+        const Pairs pairs = pairs_of<TILE_COLUMNS>(values, block);
+        kept.values[2 * block] = pairs.upper;
+        kept.values[2 * block + 1] = pairs.lower;
+    }
 }
 
 // Writes piece PIECE of the accumulators of one wgmma into a slot. Of the 8 columns of block j a lane holds row
@@ -142,7 +193,7 @@ DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
         // 8 bytes a lane; two of the four rows of a phase meet in a bank (2-way), the price of unshuffled registers.
 #pragma unroll
         for (int block = 0; block < BLOCKS; ++block) {  // (16, 8) fp32
-            const float* r = &rC[4 * (FIRST + block)];
+            const auto r = four_of<Shape::TILE_COLUMNS>(rC, FIRST + block);
             const uint32_t upper = (lane / 4) * ROW_BYTES + block * 32 + (lane % 4) * 8;
             const uint32_t lower = upper + 8 * ROW_BYTES;
             ptx::st_shared_v2_f32(slot + swizzled<ROW_BYTES>(upper), r[0], r[1]);
@@ -152,15 +203,15 @@ DEVICE void write_slot(uint32_t slot, const Values& rC, uint32_t lane) {
         const uint32_t row_offset = (lane % 16) * ROW_BYTES;  // matrices 0 and 2: rows 0..7; 1 and 3: rows 8..15
 #pragma unroll
         for (int block = 0; block + 1 < BLOCKS; block += 2) {  // (16, 16) 16-bit
-            const int first = 2 * (FIRST + block);
-            const uint32_t pairs[4] = {pair_of(rC, first), pair_of(rC, first + 1), pair_of(rC, first + 2),
-                                       pair_of(rC, first + 3)};
+            const Pairs left = pairs_of<Shape::TILE_COLUMNS>(rC, FIRST + block);
+            const Pairs right = pairs_of<Shape::TILE_COLUMNS>(rC, FIRST + block + 1);
+            const uint32_t pairs[4] = {left.upper, left.lower, right.upper, right.lower};
             const uint32_t chunk = block + lane / 16;
             ptx::stmatrix_x4(slot + swizzled<ROW_BYTES>(row_offset + chunk * 16), pairs);
         }
         if constexpr (BLOCKS % 2 == 1) {  // (16, 8) 16-bit
-            const int first = 2 * (FIRST + BLOCKS - 1);
-            const uint32_t pairs[2] = {pair_of(rC, first), pair_of(rC, first + 1)};
+            const Pairs last = pairs_of<Shape::TILE_COLUMNS>(rC, FIRST + BLOCKS - 1);
+            const uint32_t pairs[2] = {last.upper, last.lower};
             ptx::stmatrix_x2(slot + swizzled<ROW_BYTES>(row_offset + (BLOCKS - 1) * 16), pairs);
         }
     }
@@ -172,11 +223,22 @@ DEVICE void write_slot_transposed(uint32_t slot, const Values& rC, uint32_t lane
     constexpr int BLOCKS = Shape::SLOT_COLUMNS / 8;
     constexpr int FIRST = PIECE * Shape::SLOT_COLUMNS / 8;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
-        write_transposed<BLOCKS>(slot, &rC[4 * FIRST], lane);
+        float values[4 * BLOCKS];
+#pragma unroll
+        for (int block = 0; block < BLOCKS; ++block) {
+            const auto four = four_of<Shape::TILE_COLUMNS>(rC, FIRST + block);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) values[4 * block + i] = four[i];
+        }
+        write_transposed<BLOCKS>(slot, values, lane);
     } else {
         uint32_t pairs[2 * BLOCKS];
 #pragma unroll
-        for (int i = 0; i < 2 * BLOCKS; ++i) pairs[i] = pair_of(rC, 2 * FIRST + i);
+        for (int block = 0; block < BLOCKS; ++block) {
+            const Pairs two = pairs_of<Shape::TILE_COLUMNS>(rC, FIRST + block);
+            pairs[2 * block] = two.upper;
+            pairs[2 * block + 1] = two.lower;
+        }
         write_transposed<BLOCKS>(slot, pairs, lane);
     }
 }

@@ -34,7 +34,7 @@
 //            a tile's first slot the  all bytes of the slot                    all consumers; PINGPONG: of the tile's
 //            producer: tile[slot]
 //   empty    consumers' wgmmas have   one arrival of each of those warps, of   the producer of the CTA
-//            read the slot, and all   each CTA that shares it
+//            read the slot, and all   each peer: every CTA that it loads for
 //            lanes tile[slot]
 //   stored   nothing: TMA stores of   one arrival of each consumer warp        the producer, before it fills a narrow
 //            all wide tiles have                                               slot where store slots of wide tiles
@@ -44,12 +44,20 @@
 // From wide to narrow. Before a narrow slot is filled for the first time, every wide slot that lies there has been
 // released for the last time; slot by slot, so the first narrow ones fly while the last wide ones are read.
 //
-// Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2)
-// the same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the
-// consumers of both CTAs have released it: a consumer warp arrives on its own empty barrier and, by mapa, on the
-// peer's. A half may land before the own producer has announced its bytes:
-// the phase cannot complete before that announcement, since it is also the only arrival. No CTA leaves before every
-// arrival on its barriers has been made: all threads end with a cluster barrier.
+// Cluster. CTAs below each other (a column of CLUSTER_M) need the same tile of b, those side by side (a row of
+// CLUSTER_N) the same tile of a; each loads a share of it, in whole swizzle atoms, and multicasts it to all of them.
+// With both, a CTA's slot is filled by the CTAs of its row and of its column, and by no other:
+//
+//   . . b .    the slot of X: shares of a from its row, of b from its column, of both from X itself; these are its
+//   a a X a    peers, CLUSTER_M + CLUSTER_N - 1 of them (cluster.cuh)
+//
+// A producer writes into the slots of all its peers, so it fills a slot only when the consumers of all of them have
+// released it: a consumer warp arrives on the empty barriers of its own CTA and, by mapa, of every peer, a lane each.
+// No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA. A
+// share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
+// since it is also the only arrival. Nor can a share of the next phase land in this one: its producer has waited for
+// this CTA's consumers. No CTA leaves before every arrival on its barriers has been made and every share has landed,
+// which its consumers wait for: all threads end with a cluster barrier.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
 // Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only
@@ -75,6 +83,10 @@
 //
 // Split. With SPLIT_K > 1 the CTAs of a cluster multiply parts of k of the same tile and add up (split.cuh).
 //
+// Epilogue. What happens to the sums before they are rounded is rendered for each form of it (fused.cuh), and happens
+// where they are rounded (epilogue.cuh). Where it folds out, each half of a tile of b comes from a half of b's columns,
+// and a lane holds both values that make one of out.
+//
 // Dependent launch. Made ready beside the launch before, whose end all threads wait for; the next may start beside it.
 //
 // Order of k. With K_BACK_AND_FORTH every second tile of a CTA walks k backwards: what the tile before read last is
@@ -89,6 +101,7 @@
 #include "config.cuh"
 #include "consumer.cuh"
 #include "epilogue.cuh"
+#include "fused.cuh"
 #include "producer.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/copy.cuh"
@@ -102,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
                 const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m,
                 int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
-                const __grid_constant__ Batch batch) {
+                const __grid_constant__ Batch batch, const __grid_constant__ Fused fused) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
@@ -145,12 +158,13 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();
-        const Out out{out_map, out_base, out_pitch, m, n, Member{}};
-        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, n, Member{}};
-        Consumer(shared, out, out_tail, batch, partials, k_tiles.count, warpgroup - 1, cta_rank)
+        const int32_t columns = n / Fused::FOLD;
+        const Out out{out_map, out_base, out_pitch, m, columns, Member{}};
+        const OutTail out_tail{out_tail_map, out_base, out_pitch, m, columns, Member{}};
+        Consumer(shared, out, out_tail, batch, fused, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
-    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
+    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }

@@ -12,12 +12,15 @@
 
 #include "config.cuh"
 #include "fragments.cuh"
+#include "fused.cuh"
+#include "place.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/global.cuh"
 #include "ptx/misc.cuh"
 #include "products.cuh"
 #include "rounding.cuh"
 #include "row_store.cuh"
+#include "strides.cuh"
 #include "swizzle.cuh"
 #include "tile_copy.cuh"
 
@@ -40,6 +43,27 @@ struct Out {
     int32_t m;
     int32_t n;
 };
+
+// Where a matrix lies in the batch.
+template <int DIMS>
+DEVICE MemberOf<DIMS> member_in(const StridesOf<DIMS>& strides, uint32_t number) {
+    return member_at(strides.extents, number);
+}
+DEVICE MemberOf<0> member_in(const StridesOf<0>&, uint32_t) { return {}; }
+
+// What an epilogue makes of the accumulators of 16 rows: of rows row .. and columns from `column` on of a matrix.
+template <class Sums>
+DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, uint32_t matrix, const Out& out,
+                        int32_t row, int32_t column, int32_t lane) {
+    if (row >= out.m) return;  // the same for every lane
+    const Place place{row + lane / 4, column + lane % 4 * 2, out.m,
+                      out.n,          static_cast<uint32_t>(lane), member_in(strides, matrix)};
+    FusedRows rows(fused, place);
+    float up[4];  // of a folded out, which this kernel has not
+#pragma unroll
+    for (int block = 0; block < PIECES * SLOT_BLOCKS; ++block) rows.apply(block, rC[block], up);
+    rows.end();
+}
 
 // Value i of a lane's 4 in (16, 8), as 4 bytes of out: fp32 and int32 sums as they are, fp16 sums exactly.
 DEVICE uint32_t value_of(const float (&sums)[4], int i) { return __float_as_uint(sums[i]); }

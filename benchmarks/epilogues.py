@@ -1,0 +1,402 @@
+"""What epilogues cost: each beside the plain kernel at 4096^3, and layers of LLMs beside torch, eager and compiled.
+
+    PYTHONPATH=src python benchmarks/epilogues.py --build DIR         on any machine: cubins of all that follows
+    export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
+    python benchmarks/epilogues.py --check --time --into OUT/epilogues.json
+    python benchmarks/epilogues.py --layers --into OUT/layers.json
+
+Each part runs in a child process with a time limit. Columns are interleaved, cold, and replayed from CUDA graphs, so
+that the host costs nobody anything. "own" is what matmul chooses for the epilogue; "as plain" the plain product's
+config where it can run the epilogue: the step itself, without what another choice brings. Bars: docs/epilogues.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tilewright
+from tilewright.bench.children import Row, rows_of_command, write_rows
+from tilewright.config import Config
+from tilewright.device import preset
+from tilewright.epilogue import (
+    Add,
+    Alpha,
+    Aux,
+    Beta,
+    Bias,
+    Epilogue,
+    Gated,
+    Gelu,
+    Relu,
+    RowAmax,
+    Scale,
+    Silu,
+    Step,
+    packed_form,
+)
+from tilewright.jit.source import Source
+from tilewright.problem import Problem, packed
+
+SIZE = 4096
+LAYER_SETS = 3  # of operands of a layer, each more than the L2
+Arrays = Mapping[str, Any]  # tensors, or names of element types for a plan without any
+
+# Names of element types, in place of arrays.
+TYPES: dict[str, str] = {"bias": "bf16", "rows": "fp32", "columns": "fp32", "c": "bf16", "aux": "bf16", "amax": "fp32"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An epilogue, and the share of the plain kernel's time that it may cost (issue 7); None: no bar was set."""
+
+    make: Callable[[Arrays], Step | Epilogue]
+    bar: float | None
+
+
+KINDS: dict[str, Kind] = {
+    "alpha": Kind(lambda x: Alpha(0.5), 0.02),
+    "bias": Kind(lambda x: Bias(x["bias"]), 0.02),
+    "relu": Kind(lambda x: Relu(), 0.02),
+    "scales": Kind(lambda x: Scale(x["rows"], per="row") | Scale(x["columns"]), 0.02),
+    "gelu": Kind(lambda x: Gelu(), 0.05),
+    "gelu tanh": Kind(lambda x: Gelu("tanh"), 0.05),
+    "silu": Kind(lambda x: Silu(), 0.05),
+    "swiglu halves": Kind(lambda x: Gated("silu", "halves"), 0.05),
+    "swiglu interleaved": Kind(lambda x: Gated("silu", "interleaved"), 0.05),
+    "c": Kind(lambda x: Alpha(0.5) | Beta(0.5, x["c"]), 0.05),
+    "aux": Kind(lambda x: Aux(x["aux"]), 0.05),
+    "row amax": Kind(lambda x: RowAmax(x["amax"]), None),
+    "bias gelu": Kind(lambda x: Bias(x["bias"]) | Gelu(), None),
+    "bias residual": Kind(lambda x: Bias(x["bias"]) | Add(x["c"]), None),
+}
+
+# Each form of the kernel once; gated ones where it serves them.
+FORMS: dict[str, Config] = {
+    "staggered": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True),
+    "staggered, a tail": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True, tail_n=128),
+    "shared": Config(tile_m=128, tile_n=256, stages=3),
+    "ping-pong": Config(tile_m=128, tile_n=128, stages=5, pingpong=True, store_slots=1),
+    "cluster": Config(tile_m=128, tile_n=128, stages=4, cluster_m=2),
+    "one consumer": Config(tile_m=64, tile_n=128, stages=4, consumers=1),
+    "swap": Config(tile_m=64, tile_n=64, stages=4, consumers=1, swap=True),
+    "split": Config(tile_m=128, tile_n=64, stages=4, split_k=2),
+}
+CHECKED = ((520, 392, 200), (263, 264, 1032), (300, 277, 136))  # m, n, k; the last has rows that TMA cannot store
+LIMITS_S = {"check": 200.0, "time": 120.0, "layers": 560.0}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of an LLM: x (tokens, k) times a weight (n, k), and what follows, here and in torch."""
+
+    name: str
+    n: int
+    k: int
+    make: Callable[[Arrays], Step | Epilogue]
+    tokens: tuple[int, ...] = (1024, 4096, 8192)
+
+
+LAYERS: tuple[Layer, ...] = (
+    Layer("linear bias gelu", 16384, 4096, lambda x: Bias(x["bias"]) | Gelu()),
+    Layer("gated up", 28672, 4096, lambda x: Gated("silu", "halves")),  # Llama-3-8B: 2 x 14336
+    Layer("linear residual", 4096, 14336, lambda x: Add(x["c"])),
+)
+
+
+def with_epilogue(problem: Problem, epilogue: Step | Epilogue) -> Problem:
+    """The problem with the epilogue of packed arrays; a gated one with a packed out of half as many columns."""
+    made = replace(problem, epilogue=packed_form(epilogue, problem.m, problem.n))
+    return replace(made, out_pitch=made.out_n)
+
+
+def plans() -> Iterator[tilewright.Plan]:
+    """Every plan that is run."""
+    device = preset("h200")
+    square = packed(SIZE, SIZE, SIZE)
+    plain = tilewright.plan(square, device=device)
+    yield plain
+    for kind in KINDS.values():
+        problem = with_epilogue(square, kind.make(TYPES))
+        yield tilewright.plan(problem, device=device)
+        if not plain.config.violations(problem, device):
+            yield tilewright.plan(problem, device=device, config=plain.config)
+    for layer in LAYERS:
+        for tokens in layer.tokens:
+            problem = with_epilogue(packed(tokens, layer.n, layer.k), layer.make(TYPES))
+            yield tilewright.plan(problem, device=device)
+    for m, n, k in CHECKED:
+        for _, config, kind in checked_cases(m, n, k):
+            yield tilewright.plan(with_epilogue(packed(m, n, k), kind.make(TYPES)), device=device, config=config)
+
+
+def checked_cases(m: int, n: int, k: int) -> Iterator[tuple[str, Config, Kind]]:
+    """(name, config, kind) of forms and epilogues that can run a problem: every second pair, each of either often."""
+    device = preset("h200")
+    for row, (form, config) in enumerate(FORMS.items()):
+        for column, (name, kind) in enumerate(KINDS.items()):
+            if (row + column) % 2 or (n % 2 and "swiglu" in name):
+                continue
+            if not config.violations(with_epilogue(packed(m, n, k), kind.make(TYPES)), device):
+                yield f"{m}x{n}x{k} {form}, {name}", config, kind
+
+
+def sources() -> list[Source]:
+    """Every unit that is loaded."""
+    return list({unit.digest(""): unit for plan in plans() for unit in plan.sources}.values())
+
+
+# -- children: need a GPU and torch ------------------------------------------------------------------------------------
+
+
+def arrays(m: int, n: int, generator: Any, out_n: int = 0) -> dict[str, Any]:
+    """The arrays of every kind, about 1; those that are written hold NaN."""
+    import torch
+
+    def made(*shape: int, dtype: Any) -> Any:
+        return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
+
+    nan = float("nan")
+    return {
+        "bias": made(n, dtype=torch.bfloat16),
+        "rows": made(m, dtype=torch.float32),
+        "columns": made(n, dtype=torch.float32),
+        "c": made(m, out_n or n, dtype=torch.bfloat16),
+        "aux": torch.full((m, n), nan, device="cuda", dtype=torch.bfloat16),
+        "amax": torch.full((m,), nan, device="cuda", dtype=torch.float32),
+    }
+
+
+def operands(m: int, n: int, k: int, generator: Any) -> tuple[Any, Any]:
+    """a (m, k), and b (k, n) as the transpose of a weight."""
+    import torch
+
+    a = torch.randn(m, k, generator=generator, device="cuda").bfloat16()
+    return a, torch.randn(n, k, generator=generator, device="cuda").bfloat16().t()
+
+
+def check_rows() -> Iterator[Row]:
+    """Epilogues in all forms of the kernel, against float64 within the derived bound, what they store beside out as
+    well; twice, for the same bits."""
+    import torch
+
+    from tilewright.check import check
+    from tilewright.dtypes import BF16
+
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for m, n, k in CHECKED:
+        a, b = operands(m, n, k, generator)
+        for case, config, kind in checked_cases(m, n, k):
+            epilogue = kind.make(arrays(m, n, generator))
+            first, second = (tilewright.matmul(a, b, config=config, epilogue=epilogue) for _ in range(2))
+            verdict = check(a, b, first, BF16, epilogue=epilogue)
+            is_same = torch.equal(first.view(torch.int16), second.view(torch.int16))
+            status = "ok" if verdict.ok and is_same else "wrong"
+            why = str(verdict) if is_same else f"{verdict}; two runs differ"
+            yield {"kind": "check", "case": case, "status": status, "why": why}
+
+
+def time_rows() -> Iterator[Row]:
+    """The plain kernel, then each epilogue beside it."""
+    import torch
+
+    from tilewright.backends.cuda import backend
+    from tilewright.timing import Candidate, CudaMachine, interleaved, num_cold_sets
+
+    cuda = backend()
+    num_sets = num_cold_sets(3 * SIZE * SIZE * 2, cuda.device(0).l2_bytes)
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    pairs = [operands(SIZE, SIZE, SIZE, generator) for _ in range(num_sets)]
+    held = [arrays(SIZE, SIZE, generator) for _ in range(num_sets)]
+    outs = [torch.empty(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(num_sets)]
+    halves = [out[:, : SIZE // 2].contiguous() for out in outs]
+    plain = tilewright.plan(*pairs[0], outs[0])
+    columns = [Candidate("plain", lambda i: plain.run(*pairs[i % num_sets], outs[i % num_sets]), num_sets)]
+    about: dict[str, Row] = {"plain": {"config": str(plain.config), "bar": None}}
+    for name, kind in KINDS.items():
+        made = [kind.make(each) for each in held]
+        targets = halves if "swiglu" in name else outs
+        for which, config in (("own", None), ("as plain", plain.config)):
+            try:
+                plan = tilewright.plan(*pairs[0], targets[0], config=config, epilogue=made[0])
+            except tilewright.errors.ConfigError as error:
+                yield {"kind": "time", "candidate": f"{name}, {which}", "status": "refused", "why": str(error)}
+                continue
+            if which == "as plain" and str(plan.config) == about[f"{name}, own"]["config"]:
+                continue
+
+            def launch(i: int, plan: Any = plan, made: Any = made, targets: Any = targets) -> None:
+                at = i % num_sets
+                plan.run(*pairs[at], targets[at], epilogue=made[at])
+
+            columns.append(Candidate(f"{name}, {which}", launch, num_sets))
+            about[f"{name}, {which}"] = {"config": str(plan.config), "bar": kind.bar, "spill": _spill(plan)}
+    torch.cuda.synchronize()
+    with CudaMachine(cuda, 0) as machine, torch.cuda.stream(torch.cuda.ExternalStream(machine.stream)):
+        for row in interleaved(machine, columns, rounds=15).rows():
+            own = about[row["candidate"]]
+            cost = None if row["ratio"] is None else 1 / row["ratio"] - 1
+            is_met = own["bar"] is None or cost is None or cost <= own["bar"]
+            yield {"kind": "time", "status": "ok" if is_met else "over", "cost": cost} | own | row
+
+
+def _spill(plan: Any) -> int:
+    return int(plan.binary.resources.spill_store_bytes)
+
+
+def layer_rows() -> Iterator[Row]:
+    """Each layer for each number of tokens: torch eager, torch.compile, and one call of matmul, checked."""
+    import torch
+
+    from tilewright.backends.cuda import backend
+    from tilewright.check import check, sampled_rows
+    from tilewright.dtypes import BF16
+    from tilewright.timing import Candidate, CudaMachine, interleaved
+
+    functional = torch.nn.functional
+    theirs: dict[str, Callable[[Any, Any, Arrays], Any]] = {
+        "linear bias gelu": lambda x, w, own: functional.gelu(functional.linear(x, w, own["bias"])),
+        "gated up": lambda x, w, own: _swiglu(functional, functional.linear(x, w)),
+        "linear residual": lambda x, w, own: own["c"] + functional.linear(x, w),
+    }
+    cuda = backend()
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for layer in LAYERS:
+        eager = theirs[layer.name]
+        torch._dynamo.reset()
+        compiled = torch.compile(eager, mode="max-autotune-no-cudagraphs", dynamic=False)
+        for tokens in layer.tokens:
+            about: Row = {"kind": "layer", "layer": layer.name, "tokens": tokens, "n": layer.n, "k": layer.k}
+            x = [torch.randn(tokens, layer.k, generator=generator, device="cuda").bfloat16() for _ in range(LAYER_SETS)]
+            w = [0.02 * torch.randn(layer.n, layer.k, generator=generator, device="cuda") for _ in range(LAYER_SETS)]
+            w = [each.bfloat16() for each in w]
+            own = [arrays(tokens, layer.n, generator) for _ in range(LAYER_SETS)]
+            made = [layer.make(each) for each in own]
+            plan = tilewright.plan(x[0], w[0].t(), epilogue=made[0])
+            out = plan.run(x[0], w[0].t(), epilogue=made[0])
+            verdict = check(x[0], w[0].t(), out, BF16, rows=sampled_rows(tokens), epilogue=made[0])
+
+            def calling(function: Any, x: Any = x, w: Any = w, own: Any = own) -> Callable[[int], None]:
+                def launch(i: int) -> None:
+                    at = i % LAYER_SETS
+                    function(x[at], w[at], own[at])
+
+                return launch
+
+            def fused(i: int, plan: Any = plan, x: Any = x, w: Any = w, made: Any = made) -> None:
+                at = i % LAYER_SETS
+                plan.run(x[at], w[at].t(), epilogue=made[at])
+
+            columns = [Candidate("eager", calling(eager), LAYER_SETS), Candidate("tilewright", fused, LAYER_SETS)]
+            with torch.no_grad():
+                try:
+                    compiled(x[0], w[0], own[0])
+                    columns.insert(1, Candidate("compile", calling(compiled), LAYER_SETS))
+                except Exception as error:  # torch's compiler on this machine: its column is left out, and said so
+                    yield about | {"candidate": "compile", "status": "refused", "why": repr(error)[:300]}
+                torch.cuda.synchronize()
+                with CudaMachine(cuda, 0) as machine, torch.cuda.stream(torch.cuda.ExternalStream(machine.stream)):
+                    timing = interleaved(machine, columns, rounds=9)
+            beside = {"config": str(plan.config), "error_over_bound": verdict.worst}
+            for row in timing.rows():
+                is_ours = row["candidate"] == "tilewright"
+                status = "ok" if verdict.ok or not is_ours else "wrong"
+                further = dict(beside) if is_ours else {}
+                if is_ours and len(columns) == 3:
+                    further["ratio_compile"] = timing.over("tilewright", "compile").median
+                yield about | {"status": status} | row | further
+
+
+def _swiglu(functional: Any, both: Any) -> Any:
+    gate, up = both.chunk(2, dim=-1)
+    return functional.silu(gate) * up
+
+
+ROWS: dict[str, Callable[[], Iterator[Row]]] = {"check": check_rows, "time": time_rows, "layers": layer_rows}
+
+
+# -- the parent --------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Checks in a line, then a line a column, and the means over the layers."""
+    checks = [row for row in rows if row["kind"] == "check"]
+    counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "wrong")}
+    lines = [", ".join(f"{count} {status}" for status, count in counts.items())] if checks else []
+    lines += [f"  wrong: {row['case']}: {row['why']}" for row in checks if row["status"] == "wrong"]
+    lines += [f"{row['part']}: {row['status']}: {row['why']}" for row in rows if row["kind"] == "child"]
+    for row in (row for row in rows if row["kind"] == "time"):
+        if "median_us" not in row:
+            lines.append(f"  {row['candidate']:28s} {row['status']}: {row['why']}")
+            continue
+        cost = "" if row["cost"] is None else f"{row['cost']:+7.2%}"
+        bar = "" if row["bar"] is None else f" of {row['bar']:.0%}"
+        lines.append(
+            f"  {row['candidate']:28s} {row['median_us']:8.1f} us {cost}{bar} {row['status']}  {row['config']}"
+        )
+    layers = [row for row in rows if row["kind"] == "layer"]
+    for row in layers:
+        name = f"{row['layer']}, {row['tokens']}"
+        if "median_us" not in row:
+            lines.append(f"  {name:28s} {row['candidate']}: {row['status']}: {row['why']}")
+            continue
+        ratio = "" if row["ratio"] is None else f" {row['ratio']:6.3f}x eager"
+        ratio += f" {row['ratio_compile']:6.3f}x compile" if "ratio_compile" in row else ""
+        lines.append(
+            f"  {name:28s} {row['candidate']:10s} {row['median_us']:9.1f} us{ratio} {row['status']} "
+            f"{row.get('config', '')}"
+        )
+    for key, words in (("ratio", "eager, bar 1.15"), ("ratio_compile", "compile, bar 1.05")):
+        found = [row[key] for row in layers if row.get("candidate") == "tilewright" and row.get(key)]
+        if found:
+            mean = math.exp(sum(map(math.log, found)) / len(found))
+            lines.append(f"  geometric mean of {len(found)}: {mean:.3f}x {words}")
+    return lines
+
+
+def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
+    """What --into holds: this command and the rows of the parts."""
+    rows: list[Row] = []
+    for part in parts:
+        own, failed = rows_of_command(
+            [sys.executable, __file__, "--child", part], LIMITS_S[part], {"kind": "child", "part": part}
+        )
+        rows += own if failed is None else [*own, failed]
+    return {"facts": {"command": " ".join(["benchmarks/epilogues.py", *words])}, "rows": rows}
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
+    for part in LIMITS_S:
+        parser.add_argument(f"--{part}", action="store_true")
+    parser.add_argument("--into", type=Path, help="file for facts and full rows")
+    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
+    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    if options.build:
+        from tilewright.jit.build import build_into
+
+        units = sources()
+        print(f"{len(units)} kernels")
+        spilled = [binary.name for binary in build_into(units, options.build) if binary.resources.spill_store_bytes]
+        print(f"{len(spilled)} spill: {', '.join(spilled)}")
+        return 0
+    if options.child:
+        return write_rows(ROWS[options.child](), options.log)
+    found = content(sys.argv[1:] if words is None else words, [part for part in LIMITS_S if getattr(options, part)])
+    print("\n".join(table(found["rows"])))
+    if options.into:
+        options.into.parent.mkdir(parents=True, exist_ok=True)
+        options.into.write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if all(row.get("status", "ok") in ("ok", "refused", "over") for row in found["rows"]) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""matmul, mm, bmm, linear, addmm: what users call.
+
+Knows when a call needs torch's dispatcher, and goes around it when not: without gradients, compilers, transforms,
+modes, autocast and subclasses, the way is that of tilewright.matmul, with its plans. Knows nothing of what the ops do.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tilewright.errors import ShapeError, UnsupportedError
+from tilewright.frontends.torch import ops, products
+
+Activation = Literal["relu", "gelu", "silu"]
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+_is_on_gpu = products.is_on_gpu
+
+# Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
+_is_compiling = torch.compiler.is_dynamo_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_num_modes = torch._C._len_torch_dispatch_stack
+_num_function_modes = torch._C._len_torch_function_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_is_autocasting = torch._C._is_any_autocast_enabled
+_trace = torch._C._get_tracing_state
+
+
+def _goes_around(a: Any, b: Any) -> bool:
+    """Whether nothing but this process's eager mode can notice the call: then the dispatcher has nothing to do."""
+    if _is_compiling():  # first: a compiler that traces this reads no further
+        return False
+    return (
+        type(a) in _PLAIN
+        and type(b) in _PLAIN
+        and _is_on_gpu(a)
+        and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
+        and not _num_modes()
+        and not _num_function_modes()
+        and _transform() is None
+        and not _is_autocasting()
+        and _trace() is None
+    )
+
+
+def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
+    """a x b as torch.matmul has it: vectors, matrices, and batches that are broadcast.
+
+    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,), the result (..., m, n), row-major. `out` is written in place,
+    outside of autograd, and returned; `out_dtype` torch.float32 keeps the sums of 16-bit inputs as they are.
+    Raises: ShapeError, DTypeError, UnsupportedError: operands that no kernel serves, also while compiling.
+    Cost: without gradients as tilewright.matmul; else through torch.library. On the CPU the emulator, for small sizes.
+    """
+    if out is not None:
+        if out_dtype is not None and out_dtype != out.dtype:
+            products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
+            raise UnsupportedError(
+                asked=f"out of {out.dtype} with out_dtype {out_dtype}",
+                rule="out_dtype names the element type of a fresh out",
+                works="leave out_dtype out",
+            )
+        ops.matmul_out(a, b, out)
+        return out
+    if out_dtype is None and _goes_around(a, b):
+        found = products.plain_product(a, b)
+        if found is not None:
+            return found
+    return ops.matmul(a, b, out_dtype)
+
+
+def mm(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
+    """a x b of two matrices, as torch.mm; else as matmul().
+
+    Raises: ShapeError: anything but two dimensions; and what matmul() raises.
+    """
+    _check_rank("mm", "matrices", 2, a, b)
+    return matmul(a, b, out=out, out_dtype=out_dtype)
+
+
+def bmm(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
+    """a x b of two batches of as many matrices, as torch.bmm; else as matmul().
+
+    Raises: ShapeError: anything but three dimensions, or batches of two sizes; and what matmul() raises.
+    """
+    _check_rank("bmm", "batches of matrices", 3, a, b)
+    if a.shape[0] != b.shape[0]:
+        raise ShapeError(
+            asked=f"bmm of {tuple(a.shape)} and {tuple(b.shape)}",
+            rule="both batches have as many matrices",
+            works="use tilewright.torch.matmul, which broadcasts batches",
+        )
+    return matmul(a, b, out=out, out_dtype=out_dtype)
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation | None = None,
+    main_grad: Tensor | None = None,
+) -> Tensor:
+    """x weight^T + bias as torch.nn.functional.linear, and `activation` of that: "relu", "gelu" (erf) or "silu".
+
+    Shapes: x (..., k), weight (n, k), bias (n,), the result (..., n), row-major.
+    `main_grad`: a float32 buffer of weight's shape to which the backward adds weight's gradient, at once and in fp32;
+    weight.grad then stays as it is.
+    Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
+    """
+    out = linear_around(x, weight, bias, activation)
+    return ops.linear(x, weight, bias, main_grad, activation) if out is None else out
+
+
+def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:
+    """linear() around the dispatcher; None where that may not be, or where the op has something to refuse."""
+    if not _goes_around(x, weight):
+        return None
+    if bias is not None and (type(bias) not in _PLAIN or (bias.requires_grad and _is_grad_enabled())):
+        return None
+    return products.plain_linear(x, weight, bias, activation)
+
+
+def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta c + alpha a x b as torch.addmm, in a's type. With beta = 0, c is not read: NaN in it stays out.
+
+    Shapes: a (m, k), b (k, n), c of a shape that broadcasts to (m, n), the result's.
+    Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32.
+    """
+    return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
+
+
+def _check_rank(name: str, what: str, rank: int, a: Tensor, b: Tensor) -> None:
+    if a.dim() != rank or b.dim() != rank:
+        raise ShapeError(
+            asked=f"{name} of {tuple(a.shape)} and {tuple(b.shape)}",
+            rule=f"{name} multiplies {what}, of {rank} dimensions each",
+            works="use tilewright.torch.matmul, which takes any",
+        )

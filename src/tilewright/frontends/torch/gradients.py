@@ -1,0 +1,271 @@
+"""Gradients of the ops: formulas, and the kernels above the devices' that record them.
+
+Each is the same ops on transposed views, so they are differentiable in turn, and no operand is transposed in memory.
+Knows nothing of how a product is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.autograd_function import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+from tilewright.errors import UnsupportedError
+from tilewright.frontends.torch import ops, products
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+
+
+def _save_matmul(ctx: Any, needs: Sequence[bool], a: Tensor, b: Tensor, out_dtype: Any = None) -> None:
+    """Each operand is kept for the other one's gradient alone."""
+    needs_a, needs_b, *_ = needs
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
+
+
+def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    a_shape, b_shape = ctx.shapes
+    grad = grad.to(ctx.dtype)  # of an fp32 out: products read 16-bit types
+    if len(a_shape) == 1:
+        grad = grad.unsqueeze(-2 if len(b_shape) > 1 else -1)
+    if len(b_shape) == 1:
+        grad = grad.unsqueeze(-1)
+    grad_a = grad_b = None
+    if b is not None:
+        wide = b.unsqueeze(-1) if b.dim() == 1 else b
+        matrices = a_shape if len(a_shape) > 1 else (1, *a_shape)
+        grad_a = _summed(grad, wide.mT, matrices).reshape(a_shape)
+    if a is not None:
+        tall = a.unsqueeze(0) if a.dim() == 1 else a
+        if len(b_shape) <= 2 < tall.dim():  # one b for the whole batch: its gradient is one product of all rows
+            tall, grad = ops.rows(tall), ops.rows(grad)
+        matrices = b_shape if len(b_shape) > 1 else (*b_shape, 1)
+        grad_b = _summed(tall.mT, grad, matrices).reshape(b_shape)
+    return grad_a, grad_b, None
+
+
+def _summed(a: Tensor, b: Tensor, shape: Any) -> Tensor:
+    """a x b, summed in fp32 over the dimensions along which an operand of this shape was broadcast."""
+    if products.out_shape(a.shape, b.shape) == tuple(shape):
+        return ops.matmul(a, b)
+    return ops.matmul(a, b, torch.float32).sum_to_size(shape).to(a.dtype)
+
+
+def _save_linear(
+    ctx: Any,
+    needs: Sequence[bool],
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    kept: Tensor | None,
+) -> None:
+    """`kept`: what the activation's derivative is computed from: of relu its result, else what it was given."""
+    needs_x, needs_weight, *rest = needs
+    if activation is not None and torch._C._are_functorch_transforms_active():
+        needs_x = needs_weight = True  # every backward there is one that may be differentiated again
+    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, bias if activation else None, kept)
+    ctx.needs = tuple(needs[:2])
+    ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
+    ctx.activation = activation
+    ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
+
+
+def _run_linear(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
+    """The forward of a ops.linear() that records, which keeps what its activation's derivative needs."""
+    activation = args[4] if len(args) > 4 else None
+    if activation in (None, "relu"):
+        out = _below_autograd(ops.linear, keyset, args)
+        kept = None if activation is None else out
+    else:
+        x, weight, bias, _, activation = args
+        out, kept = _below_autograd(ops.linear_and_pre, keyset, (x, weight, bias, activation))
+    _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
+    return out
+
+
+def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, bias, kept = ctx.saved_tensors
+    if ctx.activation is not None:
+        if ctx.activation != "relu" and torch.is_grad_enabled():
+            kept = _pre_again(x, weight, bias)
+        grad = _ACTIVATION_GRADIENTS[ctx.activation](grad, kept)
+    needs_x, needs_weight = ctx.needs
+    grad_x = ops.matmul(grad, weight) if needs_x else None
+    grad_weight = None
+    if needs_weight:
+        if ctx.main_grad is not None:
+            ops.add_weight_grad(grad.detach(), x.detach(), ctx.main_grad)
+        else:
+            grad_weight = ops.matmul(ops.rows(grad).t(), ops.rows(x))
+    grad_bias = ops.rows(grad).sum(0, dtype=ctx.bias_dtype) if ctx.bias_dtype is not None else None
+    return grad_x, grad_weight, grad_bias, None, None
+
+
+_ACTIVATION_GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
+    "gelu": lambda grad, pre: torch.ops.aten.gelu_backward(grad, pre),
+    "silu": lambda grad, pre: _silu_gradient(grad, pre),
+}
+
+
+def _silu_gradient(grad: Tensor, pre: Tensor) -> Tensor:
+    if not torch.is_grad_enabled():
+        return torch.ops.aten.silu_backward(grad, pre)
+    x = pre.float()  # aten's has no derivative
+    share = torch.sigmoid(x)
+    return (grad * (share * (1 + x * (1 - share)))).to(grad.dtype)
+
+
+def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """What the activation was given, computed anew: a backward that is differentiated needs it as a function of x.
+
+    Raises: UnsupportedError: x or weight was not kept.
+    """
+    if x is None or weight is None:
+        raise UnsupportedError(
+            asked="a second derivative of linear with an activation, of x or weight alone",
+            rule="the first one keeps only what it needs itself",
+            works="apply the activation to the result of linear instead of passing activation=",
+        )
+    again: Tensor = ops.linear(x, weight, bias)
+    return again
+
+
+def _save_addmm(
+    ctx: Any, needs: Sequence[bool], c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+) -> None:
+    needs_c, needs_a, needs_b, *_ = needs
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.c_like = (c.shape, c.dtype) if needs_c else None
+    ctx.beta, ctx.alpha = beta, alpha
+
+
+def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    a, b = ctx.saved_tensors
+    grad_c = None
+    if ctx.c_like is not None:
+        shape, dtype = ctx.c_like
+        grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
+    grad_a = None if b is None else _scaled(ops.matmul(grad, b.t()), ctx.alpha)
+    grad_b = None if a is None else _scaled(ops.matmul(a.t(), grad), ctx.alpha)
+    return grad_c, grad_a, grad_b, None, None
+
+
+def _scaled(tensor: Tensor, factor: float) -> Tensor:
+    return tensor if factor == 1 else tensor * factor
+
+
+# -- kernels -----------------------------------------------------------------------------------------------------------
+
+
+def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
+    """The forward of an op that records: it runs, and `save` keeps what its backward needs of the arguments."""
+
+    def run(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
+        out: Tensor = _below_autograd(op, keyset, args)
+        save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
+        return out
+
+    return run
+
+
+def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The op's kernel above the devices': where a gradient is wanted it records `run`, and `backward` for later.
+
+    Not torch.library.register_autograd: under forward-mode differentiation that one goes on without the tangents.
+    """
+
+    def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
+        if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
+            with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+                return run(ctx, keyset, args)
+        return run(ctx, keyset, args)
+
+    def backwards(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *backward(ctx, grad))
+
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backwards)}
+    function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
+    # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
+    # when it comes here.
+    records = super(torch.autograd.Function, function).apply
+
+    def kernel(keyset: Any, *args: Any) -> Tensor:
+        if forward_ad._current_level >= 0:
+            _check_tangents(op, args)
+        if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
+            return _below_autograd(op, keyset, args)
+        if torch._C._are_functorch_transforms_active():
+            with enable_single_level_autograd_function():
+                return records(keyset, *args)
+        return records(keyset, *args)
+
+    return kernel
+
+
+def _into_memory(op: Any) -> Callable[..., Any]:
+    """The same of an op without a gradient of its own, such as one that writes into its last argument: it refuses to
+    record, as torch's own do."""
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _check_tangents(op, args)
+        if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            raise UnsupportedError(
+                asked=f"{op.name()} of tensors that require gradients",
+                rule="an op that fills memory or keeps results for another one records no gradient",
+                works="call matmul or linear, which return a fresh tensor, or call it under torch.no_grad()",
+            )
+        return _below_autograd(op, keyset, args)
+
+    return kernel
+
+
+def _below_autograd(op: Any, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """What lies below: the device's kernel itself where nothing is in between, which saves a turn of the dispatcher."""
+    with torch._C._AutoDispatchBelowAutograd():
+        word = keyset.raw_repr()
+        is_direct = _direct.get(word)
+        if is_direct is None:
+            below = keyset & torch._C._after_ADInplaceOrView_keyset
+            is_direct = _direct[word] = below.highestPriorityTypeId() in _DEVICE_KEYS
+        if is_direct:
+            return ops.KERNELS[op](*args)
+        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+# Of the few sets of keys that there are: whether only a device's key, and what passes through, is below autograd's.
+_direct: dict[int, bool] = {}
+_DEVICE_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "BackendSelect"))
+
+
+def _check_tangents(op: Any, args: tuple[Any, ...]) -> None:
+    """Raises UnsupportedError for a dual tensor: its tangent would be lost."""
+    for value in args:
+        if isinstance(value, Tensor) and forward_ad.unpack_dual(value).tangent is not None:
+            raise UnsupportedError(
+                asked=f"{op.name()} of a dual tensor of forward-mode differentiation",
+                rule="the products have a backward formula and no forward one: the result would have no tangent",
+                works="use torch.matmul under jvp, jacfwd and hessian; jacrev is served",
+            )
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+
+GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    ops.matmul: (_saving(ops.matmul, _save_matmul), _matmul_backward),
+    ops.linear: (_run_linear, _linear_backward),
+    ops.addmm: (_saving(ops.addmm, _save_addmm), _addmm_backward),
+}
+
+for _op in ops.KERNELS:
+    _kernel = _differentiable(_op, *GRADIENTS[_op]) if _op in GRADIENTS else _into_memory(_op)
+    ops.library.impl(_op, _kernel, "Autograd", with_keyset=True)

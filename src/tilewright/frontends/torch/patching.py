@@ -1,0 +1,127 @@
+"""patch(model) and unpatch(model): tilewright's products in a model that was written for torch, and back.
+
+A torch.nn.Linear is changed by giving it another class: the module itself stays, and with it its parameters, their
+ties, hooks, optimizer state, names in state_dict, and whatever else refers to it. So a copy, a pickle or a wrapper of
+the model works as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tilewright import dispatch
+from tilewright.errors import TilewrightError
+from tilewright.frontends.torch import products
+from tilewright.frontends.torch.modules import PatchedLinear, is_memory
+from tilewright.plan import check_supported
+
+
+@dataclass(frozen=True)
+class PatchReport:
+    """What patch() did: the names of the modules that are tilewright's now, and of those that are not, with the reason.
+
+    The model itself has the name "".
+    """
+
+    replaced: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.replaced)} of {len(self.replaced) + len(self.kept)} linear modules run on tilewright"]
+        lines += [f"  kept {name or '(the model)'}: {reason}" for name, reason in self.kept]
+        return "\n".join(lines)
+
+
+def patch(
+    model: nn.Module,
+    *,
+    where: Callable[[str, nn.Module], bool] | None = None,
+    autocast: bool = False,
+    accumulates: bool = False,
+    emulates: bool = False,
+) -> PatchReport:
+    """Every torch.nn.Linear of the model that tilewright serves runs on it from now on. In place; unpatch() undoes it.
+
+    `where(name, module)` picks among them. `autocast` True: parameters of float32 too, whose products are 16-bit under
+    torch.autocast and torch's outside of it. `accumulates`: see Linear. `emulates` True: modules on the CPU too, on the
+    emulator: for tests of small models.
+    Results are those of torch but for rounding: a call that tilewright does not serve is torch's.
+    Cost: one walk over the model; kernels are compiled at their first call.
+    """
+    replaced, kept = [], []
+    for name, module in model.named_modules():
+        if not _is_linear(module):
+            continue
+        reason = _reason_against(module, autocast, emulates)
+        if not reason and where is not None and not where(name, module):
+            reason = "left out by where"
+        if reason:
+            kept.append((name, reason))
+            continue
+        module.__class__ = PatchedLinear
+        if accumulates:
+            module.accumulates = True
+        if emulates:
+            module.emulates = True
+        replaced.append(name)
+    return PatchReport(tuple(replaced), tuple(kept))
+
+
+def unpatch(model: nn.Module) -> tuple[str, ...]:
+    """The names of the modules that patch() had changed, which are torch.nn.Linear again; the very same objects."""
+    restored = []
+    for name, module in model.named_modules():
+        if type(module) is PatchedLinear:
+            for own in ("accumulates", "emulates"):
+                module.__dict__.pop(own, None)
+            module.__class__ = nn.Linear
+            restored.append(name)
+    return tuple(restored)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a reader of the report asks about this module: a Linear, or what is called one."""
+    return isinstance(module, nn.Linear) or "Linear" in type(module).__name__
+
+
+def _reason_against(module: nn.Module, autocast: bool, emulates: bool) -> str:
+    """Why the module stays as it is; "" where nothing is against it."""
+    kind = type(module)
+    if kind is PatchedLinear:
+        return "patched before"
+    if nn.utils.parametrize.is_parametrized(module):
+        return "parametrised: its weight is computed at each access; remove the parametrisation first"
+    if kind is not nn.Linear:
+        return f"its class is {kind.__module__}.{kind.__qualname__}, not torch.nn.Linear"
+    if "forward" in module.__dict__:
+        return "its forward was replaced on the module itself, which another class would not change"
+    weight, bias = module.weight, module.bias
+    if not (is_memory(weight) or hasattr(weight, "to_local")):  # a DTensor: of FSDP it is plain memory in forward
+        return f"its weight is a {type(weight).__qualname__}, whose memory is not its value"
+    served = (*products.INPUTS, torch.float32) if autocast else products.INPUTS
+    if weight.dtype not in served:
+        hint = "; under torch.autocast patch(model, autocast=True) serves it" if weight.dtype == torch.float32 else ""
+        return f"its weight is {_word(weight.dtype)}, products are of bfloat16 and float16{hint}"
+    if bias is not None and bias.dtype != weight.dtype:
+        return f"its bias is {_word(bias.dtype)}, its weight {_word(weight.dtype)}"
+    return _reason_against_device(weight.device, emulates)
+
+
+def _reason_against_device(device: torch.device, emulates: bool) -> str:
+    if device.type == "cuda":
+        try:
+            check_supported(dispatch.device_of(device.index or 0))
+        except TilewrightError as refusal:
+            return str(refusal)
+        return ""
+    if device.type == "cpu":
+        return "" if emulates else "it is on the CPU: move the model to a GPU first (emulates=True is for tests)"
+    return f"it is on {device}: patch the model where it runs, on a CUDA device"
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,266 @@
+"""Products of plain torch tensors, on whichever device they are: CUDA by the kernels, the CPU by the emulator.
+
+What the ops (ops.py) and the way around them (functional.py) come down to. Knows nothing of gradients, of compilers or
+of the dispatcher; adds to tilewright.matmul what users of torch.matmul take for granted: any strides, tensors that
+require gradients, an out of any layout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tilewright import dispatch
+from tilewright.dtypes import by_name
+from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
+from tilewright.errors import DTypeError, RefusalError, UnsupportedError
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+}
+_ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "silu": Silu()}
+
+_PLAIN_ACTIVATIONS = (None, *ACTIVATIONS)
+
+is_on_gpu = attrgetter("is_cuda")
+
+INPUTS = (torch.bfloat16, torch.float16)
+# What tilewright.matmul multiplies besides, without gradients.
+_SERVED_ELSEWHERE = {
+    torch.float32: "; outside of autograd tilewright.matmul(..., inputs='tf32') rounds it to 11 bits",
+    torch.int8: "; outside of autograd tilewright.matmul takes it, into int32",
+}
+OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def check_dtypes(first: str, a: torch.dtype, second: str, b: torch.dtype, out: torch.dtype | None = None) -> None:
+    """Refuses, also of tensors without memory, what the kernels would refuse.
+
+    Raises: DTypeError: inputs that are not both bf16 or both fp16; an out that is neither of their type nor fp32.
+    """
+    if a not in INPUTS or b not in INPUTS:
+        name, dtype = (second, b) if a in INPUTS else (first, a)
+        raise DTypeError(
+            asked=f"{name} of {_word(dtype)}",
+            rule="inputs are bfloat16 or float16",
+            works=f"cast it, {name}.to(torch.bfloat16), or call under torch.autocast{_SERVED_ELSEWHERE.get(dtype, '')}",
+        )
+    if a != b:
+        raise DTypeError(
+            asked=f"{first} of {_word(a)} and {second} of {_word(b)}",
+            rule="both inputs have one element type",
+            works=f"cast {second} to {_word(a)} or {first} to {_word(b)}, or call under torch.autocast",
+        )
+    if out is not None and out not in (a, torch.float32):
+        raise DTypeError(
+            asked=f"{_word(a)} inputs with out in {_word(out)}",
+            rule="out has the inputs' dtype or float32",
+            works=f"use {_word(a)} or float32",
+        )
+
+
+def check_bias_dtype(bias: torch.dtype, x: torch.dtype) -> None:
+    """Raises: DTypeError: a bias that is of neither x's type nor fp32."""
+    if bias not in (x, torch.float32):
+        raise DTypeError(
+            asked=f"bias of {_word(bias)} with x of {_word(x)}",
+            rule="bias has x's element type or float32",
+            works=f"cast bias to {_word(x)}",
+        )
+
+
+def product(
+    a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, epilogue: Step | Epilogue | None = None
+) -> Tensor:
+    """a x b, and what an epilogue makes of it, in a fresh row-major tensor; shapes as in torch.matmul.
+
+    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,); with an epilogue matrices. Operands of which neither matrix
+    dimension is contiguous are copied first.
+    Raises: ShapeError, DTypeError, UnsupportedError: what no kernel serves.
+    """
+    check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
+    a, b = _plain(a), _plain(b)
+    if is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
+        return dispatch.matmul(a, b, epilogue=epilogue)
+    out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
+    _run(a, b, out, epilogue)
+    return out
+
+
+def product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """out = a x b, in place. An out of which neither matrix dimension is contiguous is written through a copy.
+
+    Raises: as product(); LayoutError: an out that shares memory with a or b, or whose own elements share places.
+    """
+    check_dtypes("a", a.dtype, "b", b.dtype, out.dtype)
+    if out.dim() and not _is_readable(out) and 0 not in out.stride():
+        out.copy_(product(a, b, out.dtype))
+        return
+    _run(_plain(a), _plain(b), out.detach())
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None = None, pre: Tensor | None = None
+) -> Tensor:
+    """activation(x weight^T + bias) in a fresh row-major tensor, rounded once.
+
+    Shapes: x (..., k), weight (n, k), bias (n,). `pre` (..., n), row-major and of x's type, is filled with what the
+    activation is given, rounded.
+    """
+    if bias is None and activation is None:
+        return product(x, weight.t())
+    if x.dim() < 2:  # an epilogue meets rows
+        return linear(x[None], weight, bias, activation, None if pre is None else pre[None])[0]
+    return product(x, weight.t(), epilogue=_steps(None if bias is None else bias.contiguous(), activation, pre))
+
+
+def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
+    """product() of tensors that are all it takes: on a GPU, outside of autograd, in layouts that a kernel reads. None:
+    they are not, and product() has to make them so, or has something to refuse."""
+    if a.dtype not in INPUTS:  # tilewright.matmul takes more of them
+        return None
+    try:
+        return dispatch.matmul(a, b)
+    except RefusalError:
+        return None
+
+
+def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None) -> Tensor | None:
+    """The same for linear()."""
+    dtype = x.dtype
+    if dtype not in INPUTS or weight.dtype is not dtype or weight.dim() != 2:
+        return None
+    if bias is None:
+        if activation is None:
+            return plain_product(x, weight.t())
+    elif bias.dtype is not dtype or bias.dim() != 1 or bias.size(0) != weight.size(0):
+        return None
+    if x.dim() < 2 or activation not in _PLAIN_ACTIVATIONS:
+        return None
+    try:
+        return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
+    except RefusalError:
+        return None
+
+
+def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None) -> Epilogue:
+    steps: list[Step] = []
+    if bias is not None:
+        steps.append(Bias(_outside_of_autograd(bias)))
+    if pre is not None:
+        steps.append(Aux(pre))
+    if activation is not None:
+        steps.append(_ACTIVATION_STEPS[activation])
+    return Epilogue(tuple(steps))
+
+
+def product_added(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """beta c + alpha a x b in a's type, summed in fp32 and rounded once. With beta = 0, c is not read."""
+    steps: list[Step] = [] if alpha == 1 else [Alpha(alpha)]
+    if beta != 0:
+        steps.append(_added(c.detach(), a.shape[0], b.shape[1], beta))
+    return product(a, b, epilogue=Epilogue(tuple(steps)) if steps else None)
+
+
+def _added(c: Tensor, m: int, n: int, beta: float) -> Step:
+    """beta c, which broadcasts to (m, n), as the step that reads the least of it."""
+    if c.shape == (m, n):
+        return Beta(beta, _plain(c))
+    scaled = c if beta == 1 else c.float() * beta
+    if c.shape == (m, 1):
+        return Bias(scaled[:, 0].contiguous(), per="row")
+    return Bias(scaled.broadcast_to((1, n))[0].contiguous())
+
+
+def add_product(a: Tensor, b: Tensor, total: Tensor) -> None:
+    """total += a x b, in place and in fp32."""
+    check_dtypes("a", a.dtype, "b", b.dtype)
+    if _is_readable(total):
+        _run(_plain(a), _plain(b), total, Beta(1.0, total))
+    else:
+        total.add_(product(a, b, torch.float32))
+
+
+def out_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of torch.matmul's result. Sizes may be symbols; those of rows and columns stay free of guards.
+
+    Raises: what torch raises for batches that do not broadcast.
+    """
+    batch: tuple[int, ...] = ()
+    if len(a) > 2 or len(b) > 2:
+        batch = tuple(torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2])))
+    return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _run(a: Tensor, b: Tensor, out: Tensor, epilogue: Step | Epilogue | None = None) -> None:
+    if a.device != b.device or out.device != a.device:
+        _refuse_devices(a, b, out)
+    if out.device.type != "cpu":
+        dispatch.matmul(a, b, out, epilogue=epilogue)
+        return
+    given = None if epilogue is None else Epilogue(tuple(_on_host(step) for step in as_epilogue(epilogue).steps))
+    dispatch.matmul(host_array(a), host_array(b), host_array(out), epilogue=given)
+    torch.autograd.graph.increment_version(out)  # it was written behind torch's back
+
+
+def _on_host(step: Step) -> Step:
+    """The step with the CPU tensor that it holds as a NumPy array."""
+    for name in ("vector", "c", "out"):
+        if (tensor := getattr(step, name, None)) is not None:
+            return dataclasses.replace(step, **{name: host_array(tensor)})  # type: ignore[type-var]  # steps are dataclasses
+    return step
+
+
+def host_array(tensor: Tensor) -> Any:
+    """The CPU tensor's own memory as a NumPy array, valid as long as the tensor; bf16 as ml_dtypes has it.
+
+    Not Tensor.numpy(), after which torch can never resize the tensor's storage, as FSDP does.
+    """
+    dtype = by_name(str(tensor.dtype)).numpy
+    extents = tuple(tensor.shape)
+    if 0 in extents:
+        return np.empty(extents, dtype)
+    strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
+    num_bytes = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
+    memory = (ctypes.c_uint8 * num_bytes).from_address(tensor.data_ptr())
+    return np.ndarray(extents, dtype, memory, strides=strides)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The tensor as the kernels can read it: outside of autograd, with one contiguous matrix dimension, its negation
+    carried out."""
+    tensor = _outside_of_autograd(tensor)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    return tensor if _is_readable(tensor) else tensor.contiguous()
+
+
+def _outside_of_autograd(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad and torch.is_grad_enabled() else tensor
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether a kernel finds the elements: one of the last two dimensions is contiguous, or a single row or column."""
+    return tensor.dim() < 2 or 1 in tensor.stride()[-2:] or 1 in tensor.shape[-2:] or tensor.numel() == 0
+
+
+def _refuse_devices(a: Tensor, b: Tensor, out: Tensor) -> None:
+    other, name = (b, "b") if b.device != a.device else (out, "out")
+    raise UnsupportedError(
+        asked=f"a on {a.device} and {name} on {other.device}",
+        rule="the operands of one product lie on one device",
+        works=f"move {name}: {name}.to(a.device)",
+    )
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,328 @@
+"""Epilogues in the emulator: every form of the Hopper kernel, checked, within the derived bound; and mutants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tilewright import Emulator, dtypes
+from tilewright.ampere_config import AmpereConfig
+from tilewright.check import check
+from tilewright.config import Config
+from tilewright.epilogue import (
+    Add,
+    Alpha,
+    Aux,
+    Beta,
+    Bias,
+    Epilogue,
+    Gated,
+    Gelu,
+    Relu,
+    RowAmax,
+    Scale,
+    Silu,
+    Step,
+    as_epilogue,
+)
+from tilewright.errors import ConfigError, EmulationError, LayoutError
+from tilewright.kernels import render
+
+BF16, FP16, FP32 = ml_dtypes.bfloat16, np.float16, np.float32
+PATTERN = 3  # of padding that must survive
+SMALL = Config(tile_m=64, tile_n=32, consumers=1, stages=2)
+AMPERE = AmpereConfig(tile_m=64, tile_n=64, tile_k=32, warps_m=2, warps_n=2, stages=3)
+STAGGERED = Config(tile_m=128, tile_n=40, consumers=1, stages=2, staggered=True, store_slots=1)
+
+
+def values(*shape: int, kind: Any = BF16, seed: int = 1, pitch: int = 0) -> Any:
+    """Seeded numbers about 1; with a pitch rows are so far apart, and NaN lies between them."""
+    made = np.random.default_rng(seed).standard_normal(shape).astype(FP32).astype(kind)
+    if not pitch:
+        return made
+    held = np.full((*shape[:-1], pitch), np.nan, kind)
+    held[..., : shape[-1]] = made
+    return held[..., : shape[-1]]
+
+
+def padded(*shape: int, kind: Any = BF16, gap: int = 0) -> tuple[Any, Any]:
+    """(memory, an array in it that holds NaN): rows a gap apart, which hold a pattern."""
+    held = np.full((*shape[:-1], shape[-1] + gap), PATTERN, kind)
+    array = held[..., : shape[-1]]
+    array[...] = np.nan
+    return held, array
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product of a (*batch, m, k) and b (k, n), or (*batch, k, n), what becomes of it, and how it runs."""
+
+    config: Config
+    epilogue: Callable[[], Step | Epilogue]
+    m: int = 72
+    n: int = 40
+    k: int = 72
+    batch: tuple[int, ...] = ()
+    b_is_batched: bool = False
+    b_major: str = "k"
+    kind: Any = BF16  # fp32: multiplied as tf32
+    out_kind: Any = BF16
+    out_is_transposed: bool = False
+    num_sms: int = 2
+    schedule: Any = "lazy"
+    device: str = "h200"
+
+
+CASES: dict[str, Case] = {
+    # of 2 x 2 tiles the last have 8 rows and 7 columns: no pair at the edge, and rows that TMA cannot store
+    "single": Case(
+        SMALL,
+        lambda: (
+            Alpha(0.5) | Beta(-0.25, values(72, 39, pitch=43)) | Bias(values(39)) | Scale(values(72), "row") | Gelu()
+        ),
+        n=39,
+    ),
+    "two consumers, fp32 out": Case(
+        Config(tile_m=128, tile_n=32, stages=2),
+        lambda: Bias(values(40, kind=FP16)) | Silu() | Add(values(72, 40, kind=FP32, pitch=44)) | Relu(),
+        out_kind=FP32,
+        schedule="eager",
+    ),
+    "swapped": Case(
+        SMALL.replace(swap=True, tile_n=24),
+        lambda: Bias(values(40)) | Aux(padded(72, 40, gap=8)[1]) | RowAmax(values(72, kind=FP32)) | Gelu("tanh"),
+        schedule="random",
+    ),
+    "split": Case(
+        SMALL.replace(split_k=2), lambda: Scale(values(40, kind=FP32)) | Add(values(40, 72).T) | Relu(), num_sms=4
+    ),
+    "staggered batch": Case(
+        STAGGERED,
+        lambda: Scale(values(3, 200), "row") | Bias(values(40)) | Gelu("tanh") | RowAmax(values(3, 200, kind=FP32)),
+        m=200,
+        batch=(3,),
+        b_is_batched=True,
+        schedule="random",
+    ),
+    "a narrow tail": Case(
+        SMALL.replace(tail_n=8), lambda: Bias(values(88)) | Add(values(192, 88)) | Silu(), m=192, n=88
+    ),
+    "ping-pong": Case(
+        Config(tile_m=64, tile_n=32, stages=2, pingpong=True, store_slots=1),
+        lambda: (  # the bias stays where the residual does not take it away again: past the last column
+            Bias(np.full(136, 64, BF16), "row")
+            | Add(np.full((136, 33), -64, BF16))
+            | RowAmax(values(136, kind=FP32))
+            | Gelu()
+            | Aux(padded(136, 33, gap=1)[1])
+        ),
+        m=136,
+        n=33,
+    ),
+    "halves": Case(
+        SMALL.replace(cluster_m=2, tile_m=64, tile_n=64),
+        lambda: Bias(values(72)) | Aux(padded(72, 72, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 36)),
+        n=72,
+        num_sms=2,
+    ),
+    "interleaved, staggered": Case(
+        STAGGERED.replace(tile_n=48, store_slots=1),
+        lambda: Bias(values(72)) | Gated("gelu", "interleaved") | RowAmax(values(136, kind=FP32)),
+        m=136,
+        n=72,
+    ),
+    "halves of rows of k": Case(
+        SMALL.replace(tile_n=128),
+        lambda: Gated("gelu_tanh", "halves"),
+        n=144,
+        b_major="n",
+        batch=(2,),
+        b_is_batched=True,
+    ),
+    "Ampere": Case(
+        AMPERE,
+        lambda: Alpha(0.5) | Beta(-0.25, values(72, 71, pitch=73)) | Bias(values(71)) | Aux(padded(72, 71, gap=1)[1]),
+        n=71,
+        out_kind=FP32,
+        device="a100",
+    ),
+    "Ampere, a batch": Case(
+        AMPERE,
+        lambda: Scale(values(3, 72), "row") | Gelu() | Add(values(3, 72, 40)) | RowAmax(values(3, 72, kind=FP32)),
+        batch=(3,),
+        b_is_batched=True,
+        schedule="random",
+        device="a100",
+    ),
+    "Ampere, tf32 on a Hopper GPU": Case(
+        AMPERE.replace(tile_k=16),
+        lambda: Bias(values(71)) | Relu(),
+        n=71,
+        b_major="n",
+        kind=FP32,
+        out_kind=FP32,
+    ),
+    "a column-major out": Case(
+        SMALL, lambda: Bias(values(40)) | Add(values(72, 40)) | Scale(values(72), "row"), out_is_transposed=True
+    ),
+}
+
+
+def operands(case: Case) -> tuple[Any, Any, Any, Any]:
+    """a, b, out, and the memory around out."""
+    a = values(*case.batch, case.m, case.k, kind=case.kind, seed=2)
+    b_batch = case.batch if case.b_is_batched else ()
+    b = values(*b_batch, case.n, case.k, kind=case.kind, seed=3).swapaxes(-1, -2)
+    if case.b_major == "n":
+        b = np.ascontiguousarray(b)
+    columns = case.n // 2 if any(step.kind == "gated" for step in as_epilogue(case.epilogue()).steps) else case.n
+    if case.out_is_transposed:
+        held, out = padded(columns, case.m, kind=case.out_kind, gap=8)
+        return a, b, out.T, held
+    held, out = padded(*case.batch, case.m, columns, kind=case.out_kind, gap=8)
+    return a, b, out, held
+
+
+def verdict(case: Case) -> str:
+    """ "" when the kernel computes the case right, writes nothing else, and breaks no rule of the memory model."""
+    a, b, out, held = operands(case)
+    epilogue = as_epilogue(case.epilogue())
+    inputs = dtypes.TF32 if case.kind is FP32 else None
+    emulator = Emulator(case.device, schedule=case.schedule)
+    try:
+        emulator.matmul(a, b, out, config=case.config, num_sms=case.num_sms, inputs=inputs, epilogue=epilogue)
+    except EmulationError as error:
+        return str(error)
+    whole = np.broadcast_to(b, (*case.batch, *b.shape[-2:]))
+    found = check(a, whole, out, dtypes.by_name(out.dtype), inputs=inputs, epilogue=epilogue)
+    out[...] = PATTERN
+    for step in epilogue.steps:
+        if isinstance(step, Aux):
+            step.out[...] = PATTERN
+            if not (step.out.base == PATTERN).all():
+                return "the padding of aux was written"
+    if not (held == PATTERN).all():
+        return "the padding of out was written"
+    return str(found) if not found.ok else " ".join(map(str, emulator.findings))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_form_of_the_kernel_applies_the_steps_in_order(name: str) -> None:
+    assert verdict(CASES[name]) == ""
+
+
+# What a mutant changes in which case. A file of kernels/cuda, what stands there, and what shall.
+MUTANTS: dict[str, tuple[str, str, str, str]] = {
+    "row vectors of the next warp's rows": (
+        "single", "consumer.cuh", "own_row = row +", "own_row = row + STORE_ROWS +"
+    ),
+    "what is kept has the rows of the first block": (
+        "staggered batch", "consumer.cuh", "tile.matrix()), row_of(tile, 1)", "tile.matrix()), row_of(tile, 0)"
+    ),
+    "magnitudes past the last column": (
+        "ping-pong", "fused_results.cuh", "if (left - 8 * block > i) {\n", "if (true) {\n"
+    ),
+    "gates gated by themselves": ("halves", "producer.cuh", "SWIZZLE_BYTES, other,", "SWIZZLE_BYTES, map,"),
+    "columns of the whole tile": ("split", "consumer.cuh", "+ reduction.first_column());", ");"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_step_that_meets_the_wrong_values_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, file, old, new = MUTANTS[name]
+    _mutate(monkeypatch, file, old, new)
+    found = verdict(CASES[case])
+    assert any(words in found for words in ("past their bound", "past the end", "unordered copies")), found
+
+
+def _mutate(monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str) -> None:
+    """Every kernel that is rendered from here on has the other text; it must be there."""
+    files = render.device_code()
+    text, found = re.subn(re.escape(old), lambda _: new, files[file])
+    assert found, f"{old!r} is not in {file}: the mutant must follow the kernel"
+    monkeypatch.setattr(render, "device_code", lambda: {**files, file: text})
+
+
+def test_with_a_beta_of_zero_c_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B035: poison in c does not show, and a kernel that reads it is caught. The number is no part of the kernel."""
+    a, b = values(72, 72, seed=2), values(40, 72, seed=3).T
+    poison = np.full((72, 40), np.nan, BF16)
+    emulator = Emulator()
+
+    def product(beta: float, c: Any) -> Any:
+        return emulator.matmul(a, b, config=SMALL, num_sms=2, epilogue=Beta(beta, c))
+
+    found = product(0.0, poison)
+    assert (found == emulator.matmul(a, b, config=SMALL, num_sms=2)).all()
+    assert check(a, b, product(0.5, values(72, 40)), dtypes.BF16, epilogue=Beta(0.5, values(72, 40))).ok
+    assert np.isnan(product(1.0, poison)).all()
+    _mutate(monkeypatch, "fused_arrays.cuh", "is_read && ", "")
+    emulator = Emulator()
+    assert np.isnan(product(0.0, poison)).all()
+
+
+def test_c_may_be_out_itself_and_nothing_else_may_overlap_it() -> None:
+    a, b = values(72, 72, seed=2), values(39, 72, seed=3).T
+    out = values(72, 39, pitch=40)
+    before = out.copy()
+    emulator = Emulator()
+    emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out) | Add(out))
+    assert check(a, b, out, dtypes.BF16, epilogue=Beta(0.5, before) | Add(before)).ok
+    with pytest.raises(LayoutError, match="out itself"):
+        emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out[::-1][::-1]) | Bias(out[0]))
+
+
+def test_without_products_the_epilogue_is_of_zeros() -> None:
+    a, b = values(72, 8)[:, :0], values(40, 8).T[:0]
+    amax = values(72, kind=FP32)
+    epilogue = Bias(values(40)) | RowAmax(amax) | Add(values(72, 40))
+    out = Emulator().matmul(a, b, epilogue=epilogue)
+    assert check(a, b, out, dtypes.BF16, epilogue=epilogue).ok
+    assert (Emulator().matmul(a, b) == 0).all()
+
+
+def test_the_same_steps_give_the_same_bits_in_every_form() -> None:
+    """No operation is fused or left to the compiler: reduction "invariant" holds with an epilogue."""
+    a, b = values(136, 72, seed=2), values(40, 72, seed=3).T
+    epilogue = Alpha(0.3) | Bias(values(40)) | Gelu() | Scale(values(136), "row") | Add(values(136, 40))
+    forms = (SMALL, SMALL.replace(swap=True, tile_n=24), STAGGERED)
+    emulator = Emulator(checks=False)
+    first, *others = (
+        emulator.matmul(a, b, config=config, num_sms=2, reduction="invariant", epilogue=epilogue) for config in forms
+    )
+    assert all((other.view(np.uint16) == first.view(np.uint16)).all() for other in others)
+
+
+def test_infinities_and_nan_behave_as_in_the_reference() -> None:
+    a, b = values(72, 72, seed=2), values(40, 72, seed=3).T
+    a[0, 0], a[1, 0], a[2, 0] = np.inf, -np.inf, np.nan
+    epilogue = Relu() | Gelu()
+    out = Emulator(checks=False).matmul(a, b, config=SMALL, num_sms=2, epilogue=epilogue)
+    assert check(a, b, out, dtypes.BF16, epilogue=epilogue).ok
+    assert np.isnan(out[2].astype(np.float32)).all()
+
+
+def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
+    a, b = values(72, 256, seed=2), values(48, 256, seed=3).T
+    for config, epilogue, reason in (
+        (SMALL.replace(slices=2), Relu(), "use split_k"),
+        (SMALL.replace(swap=True, tile_n=16), Gated(), "both halves"),
+        (SMALL.replace(tile_n=24), Gated(), "multiple of 16"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            Emulator().plan(a, b, config=config, epilogue=epilogue)
+    n_contiguous = np.ascontiguousarray(b)
+    with pytest.raises(ConfigError, match="interleaved"):
+        Emulator().plan(a, n_contiguous, config=SMALL.replace(tile_n=128), epilogue=Gated("silu", "interleaved"))
+    long = Emulator().plan(values(64, 16384), values(64, 16384).T, epilogue=Gelu())
+    assert long.config.slices == 1
+    plan = Emulator().plan(a, b, epilogue=Bias(values(48)))
+    with pytest.raises(LayoutError, match="no epilogue"):
+        plan.run(a, b)
+    assert check(a, b, plan.run(a, b, epilogue=Bias(values(48))), dtypes.BF16, epilogue=Bias(values(48))).ok

@@ -1,0 +1,139 @@
+"""Which calls go around the dispatcher: those that nothing but plain eager mode can notice. And that none leaks."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import tracemalloc
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import tilewright  # noqa: E402  torch first: without it this file is skipped
+from fakes import FakeCompiler  # noqa: E402
+from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import DTypeError  # noqa: E402
+from tilewright.frontends.torch import functional  # noqa: E402
+
+T = tilewright.torch
+Tensor = Any
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The way of each product, of CPU tensors that are taken for the GPU's; nothing is computed."""
+    found: list[str] = []
+
+    def way(name: str, is_transposed: bool) -> Callable[..., Tensor]:
+        def product(a: Tensor, b: Tensor, *_: Any) -> Tensor:
+            found.append(name)
+            return a.new_zeros(*a.shape[:-1], b.shape[-2 if is_transposed else -1])
+
+        return product
+
+    monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(functional.products, "plain_product", way("around", False))
+    monkeypatch.setattr(functional.products, "plain_linear", way("around", True))
+    through = {name: way("through", name == "linear") for name in ("matmul", "linear")}
+    monkeypatch.setattr(functional, "ops", SimpleNamespace(**through))
+    return found
+
+
+class Wrapped(torch.Tensor):
+    """A subclass: what its memory holds may not be its value."""
+
+
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+def under(context: Callable[[], Any]) -> Callable[..., None]:
+    def run(call: Callable[..., Any], a: Tensor, b: Tensor) -> None:
+        with context():
+            call(a, b)
+
+    return run
+
+
+CASES: dict[str, tuple[Callable[..., Any], str]] = {
+    "plain": (lambda call, a, b: call(a, b), "around"),
+    "a parameter under no_grad": (
+        lambda call, a, b: under(torch.no_grad)(call, a, torch.nn.Parameter(b)),
+        "around",
+    ),
+    "inference mode": (under(torch.inference_mode), "around"),
+    "gradients": (lambda call, a, b: call(a, b.requires_grad_()), "through"),
+    "autocast": (under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)), "through"),
+    "a dispatch mode": (under(Mode), "through"),
+    "a function mode": (under(lambda: torch.device("cpu")), "through"),
+    "vmap": (lambda call, a, b: torch.vmap(call, (0, None))(a, b), "through"),
+    "a subclass": (lambda call, a, b: call(a.as_subclass(Wrapped), b), "through"),
+    "a trace": (lambda call, a, b: torch.jit.trace(call, (a, b), check_trace=False), "through"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", ["matmul", "linear"])
+def test_only_plain_eager_calls_go_around_the_dispatcher(ways: list[str], name: str, case: str) -> None:
+    run, expected = CASES[case]
+    run(getattr(T, name), torch.zeros(4, 8, dtype=torch.bfloat16), torch.zeros(8, 8, dtype=torch.bfloat16))
+    assert ways == [expected]
+
+
+def test_what_the_way_around_refuses_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its strides, which the op copies, or with the same words."""
+    monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)  # whose memory is the CPU's: dispatch refuses it
+    through = SimpleNamespace(matmul=lambda a, b, _: "through", linear=lambda *_: "through")
+    monkeypatch.setattr(functional, "ops", through)
+    x = torch.zeros(8, 8, dtype=torch.bfloat16)
+    assert T.matmul(x, x) == T.linear(x, x) == T.linear(x.float(), x) == T.linear(x, x, x) == "through"
+
+
+def test_what_matmul_alone_multiplies_goes_through_to_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int8 and fp32: also where tilewright.matmul would take them."""
+    monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(functional.products, "dispatch", SimpleNamespace(matmul=lambda *_, **__: "served"))
+    for dtype, words in ((torch.int8, r"takes it, into int32"), (torch.float32, r"matmul\(\.\.\., inputs='tf32'\)")):
+        x = torch.zeros(8, 8, dtype=dtype)
+        for call in (T.matmul, T.linear):
+            with pytest.raises(DTypeError, match=f"inputs are bfloat16 or float16; .*{words}"):
+                call(x, x)
+    assert T.matmul(x.bfloat16(), x.bfloat16()) == "served"
+
+
+@pytest.mark.usefixtures("fast")
+def test_many_calls_of_fresh_tensors_leave_no_memory_behind(fast: Any, monkeypatch: Any) -> None:
+    """B130. Under 100 bytes a call with its backward; 10^5 calls and the device's memory: test_torch_on_gpu.py."""
+    fast.computes = False
+    compiler = FakeCompiler()  # kernels with an epilogue may spill
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", lambda source, **_: compiler(source, refuse=True))
+    monkeypatch.setattr(functional.products, "dispatch", Dispatcher(lambda: fast, lambda: fast))
+    w, bias = torch.zeros(16, 8, dtype=torch.bfloat16, requires_grad=True), torch.zeros(16, dtype=torch.bfloat16)
+    kept = [torch.zeros(8, 8, dtype=torch.bfloat16) for _ in range(8)]
+
+    def calls(count: int) -> None:
+        for index in range(count):
+            T.linear(kept[index % 8].clone(), w, bias).sum().backward()
+        w.grad = None
+
+    # Packed calls, of each address another, are bounded: to few here.
+    monkeypatch.setattr(tilewright.calls, "MAX_CALLS", 16)
+    calls(100)
+    tracemalloc.start()
+    sizes = []
+    for _ in range(4):
+        calls(150)
+        fast.launched.clear()
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert min(after - before for before, after in itertools.pairwise(sizes)) < 15_000  # of a leak, each turn has it

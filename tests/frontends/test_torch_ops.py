@@ -1,0 +1,455 @@
+"""The ops in torch.library: what they compute, their fakes and gradients, under compilers, autocast and transforms.
+
+Products are NumPy's here (conftest.py), so that a fact about torch costs no compile; the emulator's are at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+import tilewright  # noqa: E402  torch first: without it this file is skipped
+from tilewright.errors import DTypeError, ShapeError, UnsupportedError  # noqa: E402
+
+T = tilewright.torch
+OPS = torch.ops.tilewright
+Tensor = Any
+
+
+def whole(*shape: int, seed: int = 0, dtype: Any = torch.bfloat16) -> Tensor:
+    """Whole numbers from -2 to 2: sums are exact, whatever the order."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-2, 3, shape, generator=generator, dtype=torch.int8).to(dtype)
+
+
+def layouts(rows: int, columns: int, seed: int = 0) -> dict[str, Tensor]:
+    """The same kind of matrix, as it may lie in memory."""
+    return {
+        "rows": whole(rows, columns, seed=seed),
+        "columns": whole(columns, rows, seed=seed).t(),
+        "padded": whole(rows, columns + 3, seed=seed)[:, :columns],
+        "every other": whole(2 * rows, 2 * columns, seed=seed)[::2, ::2],
+        "expanded": whole(1, columns, seed=seed).expand(rows, columns),
+    }
+
+
+LAYOUTS = tuple(layouts(1, 1))
+pytestmark = pytest.mark.usefixtures("fast")
+
+
+# -- opcheck -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_opcheck_is_clean_in_every_layout(layout: str) -> None:
+    """B133, B016."""
+    a, b = layouts(5, 8)[layout], layouts(8, 7, seed=1)[layout]
+    torch.library.opcheck(OPS.matmul.default, (a, b))
+    torch.library.opcheck(OPS.linear.default, (a, b.t().detach().requires_grad_(), whole(7), None, "gelu"))
+    torch.library.opcheck(OPS.linear_and_pre.default, (a, b.t(), whole(7), "gelu"))
+    torch.library.opcheck(OPS.matmul_out.default, (a, b, torch.empty(7, 5, dtype=torch.float32).t()))
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 7, 8), (5, 0, 8), (5, 7, 0)])
+def test_opcheck_is_clean_without_rows_columns_or_sums(m: int, n: int, k: int) -> None:
+    a, b = whole(m, k).requires_grad_(), whole(k, n).requires_grad_()
+    torch.library.opcheck(OPS.matmul.default, (a, b))
+    torch.library.opcheck(OPS.linear.default, (a, whole(n, k), whole(n)))
+    torch.library.opcheck(OPS.addmm.default, (whole(n), a, b, 0.5, 2.0))
+
+
+# -- values and gradients ----------------------------------------------------------------------------------------------
+
+SHAPES = {
+    "matrices": ((5, 8), (8, 7)),
+    "a batch": ((3, 5, 8), (3, 8, 7)),
+    "one b for all": ((2, 3, 5, 8), (8, 7)),
+    "one a for all": ((5, 8), (3, 8, 7)),
+    "broadcast both ways": ((2, 1, 5, 8), (3, 8, 7)),
+    "a row": ((8,), (8, 7)),
+    "a row and a batch": ((8,), (3, 8, 7)),
+    "a column": ((5, 8), (8,)),
+    "a batch and a column": ((3, 5, 8), (8,)),
+    "two vectors": ((8,), (8,)),
+}
+
+
+def gradients(function: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """The result and every input's gradient, of a sum weighted with whole numbers."""
+    leaves = [x.detach().clone(memory_format=torch.preserve_format).requires_grad_() for x in inputs]
+    out = function(*leaves)
+    out.backward(whole(*out.shape, seed=9, dtype=out.dtype))
+    return (out.detach(), *(x.grad for x in leaves))
+
+
+def assert_same(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_results_and_gradients_of_matmul_are_torchs(shapes: str) -> None:
+    a, b = whole(*SHAPES[shapes][0]), whole(*SHAPES[shapes][1], seed=1)
+    assert_same(gradients(T.matmul, a, b), gradients(torch.matmul, a, b))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_results_and_gradients_of_linear_and_addmm_are_torchs_in_every_layout(layout: str) -> None:
+    x, w, bias = layouts(5, 8)[layout], layouts(7, 8, seed=1)[layout], whole(7, seed=2)
+    assert_same(gradients(T.linear, x, w, bias), gradients(torch.nn.functional.linear, x, w, bias))
+    for c in (bias, whole(5, 1, seed=2), whole(5, 7, seed=2)):
+        scaled = lambda op: lambda *t: op(*t, beta=2, alpha=-1)  # noqa: E731
+        assert_same(gradients(scaled(T.addmm), c, x, w.t()), gradients(scaled(torch.addmm), c, x, w.t()))
+
+
+def test_fp16_and_an_fp32_out_of_either_type_are_served() -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        a, b = whole(5, 300, dtype=dtype), whole(300, 7, seed=1, dtype=dtype)
+        found = T.matmul(a, b, out_dtype=torch.float32)
+        assert found.dtype == torch.float32
+        assert torch.equal(found, a.float() @ b.float())
+        out = torch.empty(5, 7, dtype=dtype)
+        assert T.matmul(a, b, out=out) is out
+        assert torch.equal(out, a @ b)
+
+
+def test_an_out_of_any_layout_is_written_and_what_lies_between_stays() -> None:
+    a, b = whole(5, 8), whole(8, 7, seed=1)
+    for make in (lambda base: base[:10:2, :14:2], lambda base: base[:7, :5].t(), lambda base: base[1:6, 1:8]):
+        base = torch.full((16, 16), 77.0, dtype=torch.bfloat16)
+        T.matmul(a, b, out=make(base))
+        assert torch.equal(make(base), a @ b)
+        make(base)[...] = 77.0
+        assert (base == 77.0).all()
+
+
+def test_the_second_derivative_is_torchs() -> None:
+    x, w = whole(4, 3).requires_grad_(), whole(5, 3, seed=1).requires_grad_()
+
+    def second(function: Any) -> tuple[Tensor, ...]:
+        out = function(x, w)
+        first = torch.autograd.grad(out, (x, w), whole(4, 5, seed=2), create_graph=True)
+        return torch.autograd.grad([each.float().square().sum() for each in first], (x, w))
+
+    assert_same(second(T.linear), second(torch.nn.functional.linear))
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_only_the_gradients_that_are_asked_for_are_computed_and_their_operand_kept(fast: Any, wanted: Any) -> None:
+    x, w = whole(8, 16).requires_grad_(wanted[0]), whole(24, 16, seed=1).requires_grad_(wanted[1])
+    out = T.linear(x, w)
+    assert [saved is not None for saved in out.grad_fn.saved_tensors[:2]] == [wanted[1], wanted[0]]
+    before = fast.counts["launch"]
+    out.sum().backward()
+    assert fast.counts["launch"] - before == 1
+    assert [t.grad is not None for t in (x, w)] == list(wanted)
+
+
+def test_the_products_of_a_backward_copy_no_operand(fast: Any) -> None:
+    """NN and TN products of views, whose rows are whole multiples of 16 bytes."""
+    x, w = whole(16, 8).requires_grad_(), whole(24, 8, seed=1).requires_grad_()
+    out, grad = T.linear(x, w), whole(16, 24, seed=2)
+    fast.kernels.clear()
+    out.backward(grad)
+    layouts = sorted(kernel.name.split("_")[3] for kernel in fast.kernels)
+    assert layouts == ["nn", "nt"]
+
+
+def test_a_main_grad_collects_in_fp32_over_backwards_and_leaves_grad_alone() -> None:
+    x, w = whole(4, 8), whole(5, 8, seed=1).requires_grad_()
+    total = torch.full((5, 8), 0.5, dtype=torch.float32)
+    outs = [T.linear(x * factor, w, main_grad=total) for factor in (1, 2)]  # two forwards before the first backward
+    grad = whole(4, 5, seed=2)
+    for out in outs:
+        out.backward(grad)
+    assert w.grad is None
+    assert torch.equal(total, 0.5 + 3 * (grad.float().t() @ x.float()))
+
+
+def test_an_addmm_with_beta_zero_reads_no_c() -> None:
+    """B035."""
+    a, b, c = whole(5, 8), whole(8, 7, seed=1), torch.full((5, 7), float("nan"), dtype=torch.bfloat16)
+    assert torch.equal(T.addmm(c, a, b, beta=0.0, alpha=2.0), torch.addmm(c, a, b, beta=0.0, alpha=2.0))
+    c.requires_grad_()
+    T.addmm(c, a, b, beta=0.0).sum().backward()
+    assert (c.grad == 0).all()
+
+
+ACTIVATIONS = ["relu", "gelu", "silu"]
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("layout", ["rows", "every other"])
+def test_an_activation_and_its_gradients_are_torchs_within_rounding(activation: str, layout: str, fast: Any) -> None:
+    """In one launch, beside what it was given where a gradient is wanted; rounded once where torch rounds twice."""
+    function = getattr(torch.nn.functional, activation)
+    x, w, bias = layouts(5, 8)[layout] / 4, layouts(7, 8, seed=1)[layout], whole(7, seed=2)
+    ours = gradients(lambda *t: T.linear(*t, activation=activation), x, w, bias)
+    theirs = gradients(lambda *t: function(torch.nn.functional.linear(*t)), x, w, bias)
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2**-7, atol=2**-5)
+    assert fast.counts["fused"] == 1
+    vector = T.linear(x[0], w, activation=activation)
+    torch.testing.assert_close(vector, function(torch.nn.functional.linear(x[0], w)), rtol=2**-7, atol=2**-7)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_second_derivatives_and_transforms_go_through_an_activation(activation: str) -> None:
+    function = getattr(torch.nn.functional, activation)
+    linears = (
+        lambda t, s: T.linear(t, s, activation=activation),
+        lambda t, s: function(torch.nn.functional.linear(t, s)),
+    )
+    x, w = whole(4, 3), whole(5, 3, seed=1)
+
+    def second(linear: Any) -> Tensor:
+        wanted = w.clone().requires_grad_()
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(linear(leaf, wanted).float().square().sum(), leaf, create_graph=True)
+        return torch.autograd.grad(first.float().square().sum(), wanted)[0]
+
+    def each_sample(linear: Any) -> Tensor:
+        return torch.vmap(torch.func.grad(lambda s, t: linear(t, s).float().square().sum()), (None, 0))(w, x)
+
+    for of in (second, each_sample):
+        ours, theirs = (of(linear).float() for linear in linears)
+        assert (ours - theirs).abs().max() <= 0.02 * theirs.abs().max()
+    if activation != "relu":
+        leaf = x.clone().requires_grad_()
+        torch.autograd.grad(linears[0](leaf, w).sum(), leaf)
+        with pytest.raises(UnsupportedError, match="apply the activation to the result"):
+            torch.autograd.grad(linears[0](leaf, w).sum(), leaf, create_graph=True)
+
+
+def test_deterministic_algorithms_are_what_these_are() -> None:
+    x, w = whole(5, 8).requires_grad_(), whole(7, 8, seed=1).requires_grad_()
+    expected = gradients(T.linear, x, w)
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert_same(gradients(T.linear, x, w), expected)
+        T.matmul(x.detach(), w.detach().t(), out=torch.empty(5, 7, dtype=torch.bfloat16))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "two types": (lambda: T.matmul(whole(4, 8), whole(8, 4, dtype=torch.float16)), DTypeError, "cast b"),
+    "fp32": (lambda: T.linear(whole(4, 8).float(), whole(4, 8).float()), DTypeError, "autocast"),
+    "sizes": (lambda: T.matmul(whole(4, 8), whole(4, 8)), ShapeError, r"w\.t\(\)"),
+    "a wide bias": (lambda: T.linear(whole(4, 8), whole(6, 8), whole(5)), ShapeError, "bias"),
+    "a batch for mm": (lambda: T.mm(whole(2, 4, 8), whole(8, 4)), ShapeError, "mm multiplies matrices"),
+    "bmm of two sizes": (lambda: T.bmm(whole(2, 4, 8), whole(3, 8, 4)), ShapeError, "broadcasts"),
+    "an activation": (lambda: T.linear(whole(4, 8), whole(4, 8), activation="elu"), UnsupportedError, "relu, gelu"),
+    "a bf16 main_grad": (lambda: T.linear(whole(4, 8), whole(4, 8), main_grad=whole(4, 8)), UnsupportedError, "zeros"),
+    "gradients of an out": (
+        lambda: T.matmul(whole(4, 8).requires_grad_(), whole(8, 4), out=whole(4, 4)),
+        UnsupportedError,
+        "no_grad",
+    ),
+    "the meta device and the CPU": (
+        lambda: T.matmul(whole(4, 8).to("meta"), whole(8, 4)),
+        UnsupportedError,
+        "on one device",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_served_is_refused_with_what_would_work(case: str) -> None:
+    call, error, words = REFUSED[case]
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_a_fake_refuses_what_the_kernel_refuses() -> None:
+    """B016."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode() as mode:
+        for a, b in (
+            (whole(4, 8), whole(8, 4, dtype=torch.float16)),
+            (whole(4, 8).float(), whole(8, 4).float()),
+            (whole(4, 8), whole(4, 8)),
+        ):
+            with pytest.raises((DTypeError, ShapeError)):
+                T.matmul(mode.from_tensor(a), mode.from_tensor(b))
+
+
+def test_forward_mode_is_refused_by_name() -> None:
+    x, w = whole(4, 8), whole(5, 8, seed=1)
+    for function in (T.matmul, lambda t, w: T.linear(t, w.t()), lambda t, w: T.addmm(w[0], t, w)):
+        with pytest.raises(UnsupportedError, match="dual tensor of forward-mode"):
+            torch.func.jvp(lambda t, function=function: function(t, w.t()), (x,), (x,))
+
+
+TRANSFORMS = {
+    "grad": lambda f, w, x: torch.func.grad(f)(w, x),
+    "grad of grad": lambda f, w, x: torch.func.grad(lambda s: torch.func.grad(f)(s, x).float().square().sum())(w),
+    "grad of each sample": lambda f, w, x: torch.vmap(torch.func.grad(f), (None, 0))(w, x),
+    "jacrev": lambda f, w, x: torch.func.jacrev(f)(w, x),
+    "the backward of vmap": lambda f, w, x: torch.autograd.grad(torch.vmap(f, (None, 0))(w, x).sum(), w),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_of_reverse_mode_are_torchs(name: str) -> None:
+    x, w = whole(4, 8), whole(5, 8, seed=1).requires_grad_(name == "the backward of vmap")
+    found, expected = (
+        TRANSFORMS[name](lambda t, z, linear=linear: linear(z, t).float().square().sum(), w, x)
+        for linear in (T.linear, torch.nn.functional.linear)
+    )
+    assert_same((*found,), (*expected,))
+
+
+# -- vmap --------------------------------------------------------------------------------------------------------------
+
+MAPPED = {
+    "a": ((3, 5, 8), (8, 7), (0, None)),
+    "b": ((5, 8), (8, 3, 7), (None, 1)),
+    "both": ((5, 3, 8), (3, 8, 7), (1, 0)),
+    "a batch inside": ((3, 2, 5, 8), (3, 8, 7), (0, 0)),
+    "rows": ((3, 8), (8, 7), (0, None)),
+    "columns": ((5, 8), (8, 3), (None, 1)),
+    "vectors": ((3, 8), (3, 8), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("case", MAPPED)
+def test_vmap_of_matmul_is_torchs(case: str) -> None:
+    a_shape, b_shape, dims = MAPPED[case]
+    a, b = whole(*a_shape), whole(*b_shape, seed=1)
+    assert torch.equal(torch.vmap(T.matmul, dims)(a, b), torch.vmap(torch.matmul, dims)(a, b))
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0)])
+@pytest.mark.parametrize("rows", [(), (5,)])
+def test_vmap_of_linear_and_addmm_is_torchs(dims: Any, rows: Any) -> None:
+    sizes = ((*rows, 8), (7, 8), (7,))
+    x, w, bias = (
+        whole(*(() if dim is None else (3,)), *size, seed=seed)
+        for seed, (dim, size) in enumerate(zip(dims, sizes, strict=True))
+    )
+    linear = torch.nn.functional.linear
+    assert torch.equal(torch.vmap(T.linear, dims)(x, w, bias), torch.vmap(linear, dims)(x, w, bias))
+    if rows:
+        ours = torch.vmap(lambda a, b, c: T.addmm(c, a, b.t(), beta=2), dims)(x, w, bias)
+        assert torch.equal(ours, torch.vmap(lambda a, b, c: torch.addmm(c, a, b.t(), beta=2), dims)(x, w, bias))
+
+
+def test_vmap_into_given_memory_is_refused() -> None:
+    a, b, out = whole(3, 5, 8), whole(8, 7), whole(3, 5, 7)
+    with pytest.raises(UnsupportedError, match="vmap"):
+        torch.vmap(lambda x, y: T.matmul(x, b, out=y))(a, out)
+
+
+# -- autocast ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_casts_as_it_does_for_torchs_products(dtype: Any) -> None:
+    x, w, bias = whole(5, 8).float(), whole(7, 8, seed=1), whole(7, seed=2).float()
+    with torch.autocast("cpu", dtype=dtype):
+        ours, theirs = gradients(T.linear, x, w, bias), gradients(torch.nn.functional.linear, x, w, bias)
+        assert T.matmul(x, w.t()).dtype == T.addmm(bias, x, w.t()).dtype == dtype
+    assert_same(ours, theirs)
+
+
+# -- compilers ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_graph_serves_every_number_of_rows() -> None:
+    """B136, forward and backward."""
+    counter = CompileCounterWithBackend("aot_eager")
+    w, bias = whole(7, 8, seed=1).requires_grad_(), whole(7, seed=2)
+
+    def model(x: Tensor) -> Tensor:
+        return T.addmm(bias, T.matmul(T.linear(x, w, bias, activation="gelu"), w), w.t()).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    for rows in range(2, 22):
+        x = whole(rows, 8, seed=rows)
+        w.grad = None
+        expected = model(x)
+        expected.backward()
+        grad, w.grad = w.grad, None
+        found = compiled(x)
+        found.backward()
+        assert torch.equal(found, expected)
+        assert torch.equal(w.grad, grad)
+    assert counter.frame_count == 1
+
+
+def test_an_out_variant_compiles_to_one_graph_and_writes_in_place() -> None:
+    """B134."""
+    a, b = whole(5, 8), whole(8, 7, seed=1)
+
+    def twice(out: Tensor) -> Tensor:
+        T.matmul(a, b, out=out)
+        kept = out + 1
+        T.matmul(a * 2, b, out=out)
+        return kept
+
+    torch._dynamo.reset()
+    out = torch.full((5, 7), float("nan"), dtype=torch.bfloat16)
+    kept = torch.compile(twice, backend="aot_eager_decomp_partition", fullgraph=True)(out)
+    assert torch.equal(kept, a @ b + 1)
+    assert torch.equal(out, 2 * (a @ b))
+
+
+def test_a_main_grad_is_collected_by_a_compiled_backward() -> None:
+    x, w = whole(4, 8), whole(5, 8, seed=1).requires_grad_()
+    total = torch.zeros(5, 8)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda t: T.linear(t, w, main_grad=total), backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        compiled(x).backward(torch.ones(4, 5, dtype=torch.bfloat16))
+    assert torch.equal(total, 2 * (torch.ones(5, 4) @ x.float()))
+    assert w.grad is None
+
+
+def test_an_exported_program_has_the_op_and_any_number_of_rows() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = T.Linear(8, 7, dtype=torch.bfloat16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x)
+
+    model = Model()
+    exported = torch.export.export(model, (whole(4, 8),), dynamic_shapes=({0: torch.export.Dim("m")},))
+    assert "tilewright.linear" in str(exported.graph)
+    x = whole(11, 8)
+    assert torch.equal(exported.module()(x), model(x))
+
+
+# -- the emulator ------------------------------------------------------------------------------------------------------
+
+
+def test_the_emulator_multiplies_cpu_tensors_and_refuses_what_would_take_minutes(monkeypatch: Any) -> None:
+    """The kernel's own PTX, forward and backward, with a bias, an activation and a sum into fp32 fused."""
+    from tilewright import dispatch
+    from tilewright.frontends.torch import products
+
+    monkeypatch.undo()
+    assert products.dispatch is dispatch
+    x, w, bias = whole(16, 64), whole(24, 64, seed=1), whole(24, seed=2)
+    assert_same(gradients(T.linear, x, w, bias), gradients(torch.nn.functional.linear, x, w, bias))
+    total, grad = torch.ones(24, 64), whole(16, 24, seed=3)
+    out = T.linear(x, w.requires_grad_(), bias, activation="relu", main_grad=total)
+    out.backward(grad)
+    assert torch.equal(out, torch.relu(torch.nn.functional.linear(x, w, bias)))
+    assert torch.equal(total, 1 + (grad * (out > 0)).float().t() @ x.float())
+    with pytest.raises(UnsupportedError, match="use a GPU"):
+        T.matmul(torch.empty(8192, 8192, dtype=torch.bfloat16), torch.empty(8192, 8192, dtype=torch.bfloat16))

@@ -1,0 +1,137 @@
+"""Epilogues where only a GPU can say: torch tensors, streams, graphs, atomics, and out itself as c.
+
+Bounds are those of check(); the same steps in the emulator: emulator/test_epilogues.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tilewright  # noqa: E402  torch first: without it this file is skipped
+from tilewright import dtypes  # noqa: E402
+from tilewright.check import check  # noqa: E402
+from tilewright.config import Config  # noqa: E402
+from tilewright.epilogue import (  # noqa: E402
+    Add,
+    Alpha,
+    Aux,
+    Beta,
+    Bias,
+    Gated,
+    Gelu,
+    RowAmax,
+    Scale,
+    Silu,
+    as_epilogue,
+)
+
+pytestmark = pytest.mark.gpu
+
+Tensor = Any
+FORMS = {
+    "chosen": None,
+    "staggered": Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True),
+    "ping-pong": Config(tile_m=128, tile_n=128, stages=5, pingpong=True, store_slots=1),
+    "tail": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True, tail_n=64),
+    "swap": Config(tile_m=64, tile_n=64, stages=4, consumers=1, swap=True),
+    "split": Config(tile_m=64, tile_n=64, stages=4, consumers=1, split_k=2),
+}
+
+
+def values(*shape: int, seed: int = 0, dtype: Any = torch.bfloat16) -> Tensor:
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device="cuda").to(dtype)
+
+
+def unwritten(*shape: int, dtype: Any = torch.bfloat16) -> Tensor:
+    return torch.full(shape, float("nan"), device="cuda", dtype=dtype)
+
+
+def is_right(a: Tensor, b: Tensor, out: Tensor, epilogue: Any) -> bool:
+    whole = b.expand(*a.shape[:-2], *b.shape[-2:])
+    return check(a, whole, out, dtypes.by_name(out.dtype), epilogue=epilogue).ok
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("n", [392, 391], ids=["by TMA", "by lanes"])
+def test_every_form_applies_the_steps_in_order(form: str, n: int) -> None:
+    a, b = values(777, 1032), values(n, 1032, seed=1).t()
+    for make in (
+        lambda: Alpha(0.5) | Beta(-0.5, values(777, n, seed=2)) | Bias(values(n, seed=3)) | Gelu(),
+        lambda: Scale(values(777, dtype=torch.float32), "row") | Aux(unwritten(777, n)) | Silu() | Add(values(777, n)),
+        lambda: Bias(values(n, dtype=torch.float16)) | RowAmax(unwritten(777, dtype=torch.float32)) | Gelu("tanh"),
+    ):
+        epilogue = make()
+        try:
+            out = tilewright.matmul(a, b, config=FORMS[form], epilogue=epilogue)
+        except tilewright.errors.ConfigError:
+            assert form == "staggered"  # 256x200 leaves no registers for a c beside an activation
+            continue
+        assert is_right(a, b, out, epilogue)
+
+
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["single", "batch"])
+def test_gated_columns_are_those_of_torch(split: str, batch: tuple[int, ...]) -> None:
+    a, b = values(*batch, 300, 520), values(1056, 520, seed=1).t()
+    epilogue = Bias(values(1056)) | Gated("silu", split) | Add(values(*batch, 300, 528))
+    out = tilewright.matmul(a, b, epilogue=epilogue)
+    assert out.shape == (*batch, 300, 528)
+    assert is_right(a, b, out, epilogue)
+
+
+def test_c_may_be_out_itself_run_after_run() -> None:
+    a, b, out = values(2048, 512), values(2000, 512, seed=1).t(), values(2048, 2000, seed=2)
+    for _ in range(3):
+        before = out.clone()
+        tilewright.matmul(a, b, out, epilogue=Beta(0.5, out))
+        assert is_right(a, b, out, Beta(0.5, before))
+    poison = unwritten(2048, 2000)
+    assert torch.equal(tilewright.matmul(a, b, epilogue=Beta(0.0, poison)), tilewright.matmul(a, b))
+
+
+def test_every_run_gives_the_same_bits_and_largest_magnitudes() -> None:
+    a, b = values(1000, 4096), values(4104, 4096, seed=1).t()
+    amax, aux = unwritten(1000, dtype=torch.float32), unwritten(1000, 4104)
+    epilogue = Bias(values(4104)) | Aux(aux) | RowAmax(amax) | Gelu()
+    first = [x.clone() for x in (tilewright.matmul(a, b, epilogue=epilogue), amax, aux)]
+    for _ in range(50):
+        out = tilewright.matmul(a, b, epilogue=epilogue)
+        assert all(torch.equal(x, y) for x, y in zip((out, amax, aux), first, strict=True))
+
+
+def test_a_graph_replays_an_epilogue_with_what_its_arrays_hold_then() -> None:
+    a, b, bias = values(512, 512), values(520, 512, seed=1).t(), values(520)
+    out, amax = unwritten(512, 520), unwritten(512, dtype=torch.float32)
+    epilogue = Bias(bias) | RowAmax(amax) | Silu()
+    tilewright.matmul(a, b, out, epilogue=epilogue)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tilewright.matmul(a, b, out, epilogue=epilogue)
+    for seed in (5, 6):
+        bias.copy_(values(520, seed=seed) * 0.1)
+        a.copy_(values(512, 512, seed=seed) * 0.1)  # magnitudes shrink: what was there before must not stay
+        graph.replay()
+        torch.cuda.synchronize()
+        assert is_right(a, b, out, epilogue)
+
+
+def test_without_products_the_epilogue_is_of_zeros() -> None:
+    a, b = values(100, 8)[:, :0], values(64, 8).t()[:0]
+    epilogue = Bias(values(64)) | Add(values(100, 64))
+    assert is_right(a, b, tilewright.matmul(a, b, epilogue=epilogue), epilogue)
+
+
+def test_arrays_elsewhere_or_with_gradients_are_refused() -> None:
+    a, b, bias = values(64, 64), values(64, 64), values(64)
+    for wrong in (bias.cpu(), bias.clone().requires_grad_(), bias.cpu().float().numpy()):
+        with pytest.raises(tilewright.errors.UnsupportedError):
+            tilewright.matmul(a, b, epilogue=Bias(wrong))
+    with torch.no_grad():
+        weights = bias.clone().requires_grad_()
+        assert is_right(a, b, tilewright.matmul(a, b, epilogue=Bias(weights)), Bias(bias))
+    assert as_epilogue(Bias(bias)).arrays == (bias,)

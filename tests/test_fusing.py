@@ -1,0 +1,182 @@
+"""fusing.py: how an epilogue's arrays are reached once batches are folded, and which are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tilewright import dtypes
+from tilewright.epilogue_form import ArrayForm, Form, StepForm
+from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.fusing import Fusing, check_fused, folded_shape
+from tilewright.layout import problem_of, row_major_strides
+from tilewright.problem import Problem
+from tilewright.tensor import Location, View
+
+HOST = Location("host", 0)
+
+
+def view(
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    dtype: Any = dtypes.BF16,
+    address: int = 1 << 20,
+    location: Location = HOST,
+) -> View:
+    return View(address, shape, row_major_strides(shape) if strides is None else strides, dtype, location)
+
+
+def problem(
+    a: tuple[int, ...], b: tuple[int, ...], *steps: tuple[str, str, View | None], out: View | None = None
+) -> Problem:
+    fusing = Fusing(tuple((kind, option) for kind, option, _ in steps), tuple(v for _, _, v in steps if v is not None))
+    return problem_of(view(a), view(b), out, None, fusing=fusing)
+
+
+def array(found: Problem) -> ArrayForm:
+    assert found.epilogue is not None
+    return found.epilogue.arrays[0][2]
+
+
+def test_vectors_and_matrices_are_reached_by_their_strides() -> None:
+    for step, access, pitch in (
+        (("bias", "column", view((32,))), "columns", 0),
+        (("bias", "row", view((64,))), "rows", 0),
+        (("beta", "", view((64, 32), (40, 1))), "n", 40),
+        (("beta", "", view((64, 32), (1, 70))), "m", 70),
+        (("add", "", view((64, 32), (0, 1))), "columns", 0),  # expanded: the same row for all
+    ):
+        found = array(problem((64, 128), (128, 32), step))
+        assert (found.access, found.pitch) == (access, pitch)
+
+
+def test_a_column_major_out_exchanges_rows_and_columns_of_the_kernels_problem() -> None:
+    out = view((64, 32), (1, 64))
+    found = problem((64, 128), (128, 32), ("bias", "column", view((32,))), out=out)
+    assert array(found).access == "columns"
+    assert array(found.row_major).access == "rows"
+
+
+def test_pairs_are_read_where_addresses_and_pitches_are_even() -> None:
+    for c, is_paired in (
+        (view((64, 32)), True),
+        (view((64, 32), (33, 1)), False),
+        (view((64, 32), address=(1 << 20) + 2), False),
+        (view((64, 32), dtype=dtypes.FP32, address=(1 << 20) + 8), True),
+        (view((64, 32), dtype=dtypes.FP32, address=(1 << 20) + 4), False),
+    ):
+        assert array(problem((64, 128), (128, 32), ("add", "", c))).is_paired == is_paired
+
+
+def test_a_batch_is_folded_into_rows_where_the_arrays_can_go_along() -> None:
+    a, b = (3, 64, 128), (128, 32)
+    shared = problem(a, b, ("bias", "column", view((32,))))
+    assert (shared.m, shared.batch) == (192, ())
+    own = problem(a, b, ("scale", "row", view((3, 64))))
+    assert (own.m, own.batch, array(own).access) == (192, (), "rows")
+    matrices = problem(a, b, ("add", "", view((3, 64, 32))))
+    assert (matrices.m, array(matrices).pitch) == (192, 32)
+    repeated = problem(a, b, ("scale", "row", view((64,))))
+    assert (repeated.m, repeated.batch, array(repeated).batch) == (64, (3,), (0,))
+    apart = problem(a, b, ("add", "", view((3, 64, 32), (4096, 32, 1))))
+    assert (apart.m, apart.batch, array(apart).batch) == (64, (3,), (4096,))
+
+
+def test_gates_keep_their_columns_when_a_batch_could_become_columns() -> None:
+    a, b = view((64, 128)), view((3, 128, 32), (32, 96, 1))
+    out = view((3, 64, 16), (16, 48, 1))
+    fusing = Fusing((("gated", "silu halves"),), ())
+    found = problem_of(a, b, out, None, fusing=fusing)
+    assert (found.n, found.out_n, found.batch) == (32, 16, (3,))
+    assert problem_of(a, b, view((3, 64, 32), (32, 96, 1)), None, fusing=Fusing((("relu", ""),), ())).n == 96
+
+
+def test_a_gated_out_has_half_of_the_columns() -> None:
+    found = problem((64, 128), (128, 32), ("gated", "silu halves", None), ("add", "", view((64, 16))))
+    assert (found.out_n, found.rows_of("out"), found.out_pitch) == (16, (64, 16), 16)
+    assert found.out_bytes == 64 * 16 * 2
+    assert folded_shape((3, 64, 32), Fusing((("gated", "silu halves"),), ())) == (3, 64, 16)
+
+
+CUDA = Location("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "words"),
+    [
+        ([("bias", "column", view((31,)))], ShapeError, "(32,)"),
+        ([("bias", "row", view((32,)))], ShapeError, "(64,)"),
+        ([("beta", "", view((32, 64)))], ShapeError, "(64, 32)"),
+        ([("row_amax", "", view((32,), dtype=dtypes.FP32))], ShapeError, "(64,)"),
+        ([("gated", "silu halves", None), ("bias", "column", view((32,)))], ShapeError, "(16,)"),
+        ([("gated", "silu halves", None), ("gated", "silu halves", None)], UnsupportedError, "once"),
+        ([("row_amax", "", view((64,)))], DTypeError, "fp32"),
+        ([("row_sum", "", view((64,), dtype=dtypes.FP32))], UnsupportedError, "order"),
+        ([("bias", "column", view((32,), location=CUDA))], UnsupportedError, "one device"),
+        ([("bias", "column", view((32,), (2,)))], LayoutError, "contiguous"),
+        ([("add", "", view((64, 32), (64, 2)))], LayoutError, "contiguous"),
+        ([("add", "", view((64, 32), (-32, 1)))], LayoutError, "from 0 up"),
+        ([("aux", "", view((64, 32), (16, 1)))], LayoutError, "place of its own"),
+    ],
+)
+def test_arrays_that_no_step_takes_are_refused(steps: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error) as refusal:
+        problem((64, 128), (128, 32), *steps)
+    assert words in str(refusal.value)
+
+
+def test_vectors_as_operands_and_odd_columns_to_gate_are_refused() -> None:
+    with pytest.raises(ShapeError, match="vector"):
+        problem((128,), (128, 32), ("relu", "", None))
+    with pytest.raises(ShapeError, match="even number"):
+        problem((64, 128), (128, 31), ("gated", "silu halves", None))
+    with pytest.raises(LayoutError, match="row-major out"):
+        problem((64, 128), (128, 32), ("gated", "silu halves", None), out=view((64, 16), (1, 64)))
+
+
+A, B, OUT, FREE = 0x10000, 0x20000, 0x30000, 0x40000
+
+
+@pytest.mark.parametrize(
+    ("kind", "address", "is_served"),
+    [
+        ("beta", OUT, True),
+        ("add", OUT, True),
+        ("beta", OUT + 64, False),
+        ("add", FREE, True),
+        ("beta", A, True),  # two that are read
+        ("aux", OUT, False),
+        ("aux", B, False),
+        ("aux", FREE, True),
+        ("beta", 0, False),
+        ("beta", FREE + 1, False),
+        ("beta", FREE + 2, False),  # the plan reads pairs
+    ],
+)
+def test_what_is_written_overlaps_nothing_and_c_may_be_out_itself(kind: str, address: int, is_served: bool) -> None:
+    found = problem((64, 128), (128, 32), (kind, "", view((64, 32))))
+    if is_served:
+        check_fused(found, (A, B, OUT, address))
+        return
+    with pytest.raises(LayoutError):
+        check_fused(found, (A, B, OUT, address))
+
+
+def test_a_c_of_another_type_or_pitch_is_not_out_itself() -> None:
+    for c in (view((64, 32), (40, 1)), view((64, 32), dtype=dtypes.FP32)):
+        found = problem((64, 128), (128, 32), ("beta", "", c))
+        with pytest.raises(LayoutError, match="shares memory with out"):
+            check_fused(found, (A, B, OUT, OUT))
+
+
+def test_a_plan_serves_arrays_that_are_aligned_further() -> None:
+    own = Form((StepForm(kind="add", array=ArrayForm(dtype=dtypes.BF16, strides=(32, 1), align_bytes=4)),))
+    (step,) = own.steps
+    assert step.array is not None
+    for align_bytes, fits in ((4, True), (16, True), (2, False)):
+        given = Form((replace(step, array=replace(step.array, align_bytes=align_bytes)),))
+        assert own.fits(given) == fits
+    assert not own.fits(Form((replace(step, kind="beta"),)))
+    assert not own.fits(Form((step, step)))

@@ -95,6 +95,21 @@ class Form:
         """How gate and up lie in the product's columns, "interleaved" or "halves"; "" without them."""
         return next((step.option.split()[1] for step in self.steps if step.kind == "gated"), "")
 
+    def apart_where_halves_are_odd(self, n: int) -> Form:
+        """The form for a product of n columns: where their second half begins at an odd one, what steps before the
+        gate read or write is not taken in pairs, as if it were aligned no further than its elements."""
+        gates = [index for index, step in enumerate(self.steps) if step.kind == "gated"]
+        if not gates or self.split != "halves" or n // 2 % 2 == 0:
+            return self
+        return Form(
+            tuple(
+                replace(step, array=replace(step.array, align_bytes=step.array.dtype.size))
+                if step.array is not None and index < gates[0]
+                else step
+                for index, step in enumerate(self.steps)
+            )
+        )
+
     @property
     def transposed(self) -> Form:
         """The same for out^T."""

@@ -126,8 +126,8 @@ CASES: dict[str, Case] = {
     ),
     "halves": Case(
         SMALL.replace(cluster_m=2, tile_m=64, tile_n=64),
-        lambda: Bias(values(72)) | Aux(padded(72, 72, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 36)),
-        n=72,
+        lambda: Bias(values(70)) | Aux(padded(72, 70, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 35)),
+        n=70,  # so the second half begins at an odd column
         num_sms=2,
     ),
     "interleaved, staggered": Case(

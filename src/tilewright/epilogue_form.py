@@ -55,6 +55,13 @@ class ArrayForm:
         return self.strides[1] == 1 and self.align_bytes >= 2 * self.dtype.size and not any(step % 2 for step in steps)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether rows are read in chunks of 16 bytes: those of 16-bit values, each at a multiple of that."""
+        steps = (self.pitch, *self.batch)
+        is_aligned = self.align_bytes == 16 and not any(step % 8 for step in steps)
+        return self.access == "n" and self.dtype.size == 2 and is_aligned
+
+    @property
     def transposed(self) -> ArrayForm:
         """The same for out^T."""
         return replace(self, strides=self.strides[::-1])

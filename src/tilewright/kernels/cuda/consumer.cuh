@@ -186,7 +186,8 @@ private:
     DEVICE Place place_in(const OutOfShape& to, int32_t row, int32_t column) const {
         const int32_t own_row = row + static_cast<int32_t>(lane / 4);
         const int32_t own_column = column + static_cast<int32_t>(lane % 4 * 2);
-        return Place{own_row, own_column, to.m, to.n, lane, to.member};
+        const int32_t tile_end = column + OutOfShape::Shape::COLUMNS;
+        return Place{own_row, own_column, to.m, to.n, tile_end < to.n ? tile_end : to.n, lane, to.member};
     }
 
     // Rounds what is stored later, after the epilogue.

@@ -69,15 +69,22 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
             continue
         if split_k == SPLITS[-1] and base.tile_m * base.tile_n > _MOST_IN_8:
             continue
-        config = deep(base.replace(split_k=split_k), problem, device)
-        if not config.violations(problem, device):
-            yield config
+        yield from _legal(base.replace(split_k=split_k), problem, device)
 
 
 def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
     """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile."""
-    config = deep(base.replace(cluster_m=2), problem, device)
-    if config.num_tiles(problem) >= device.num_sms and not config.violations(problem, device):
+    config = base.replace(cluster_m=2)
+    if config.num_tiles(problem) >= device.num_sms:
+        yield from _legal(config, problem, device)
+
+
+def _legal(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """The config with as deep a ring as is of use, where it can run."""
+    if config.violations(problem, device):  # asked first: half of 8 columns, of a gate, fill no store slot to count
+        return
+    config = deep(config, problem, device)
+    if not config.violations(problem, device):
         yield config
 
 

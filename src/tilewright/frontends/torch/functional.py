@@ -17,6 +17,11 @@ from tilewright.frontends.torch import ops, products
 Activation = Literal["relu", "gelu", "silu"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_NO_KERNEL = (
+    AttributeError,
+    NotImplementedError,
+    RuntimeError,
+)  # what becomes of None, of a sparse tensor, of an array
 _is_on_gpu = products.is_on_gpu
 
 # Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
@@ -69,8 +74,11 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
         found = products.plain_product(a, b)
         if found is not None:
             return found
-    _check_tensors("matmul", a=a, b=b)
-    return ops.matmul(a, b, out_dtype)
+    try:
+        return ops.matmul(a, b, out_dtype)
+    except _NO_KERNEL:  # asked only now: every call with gradients comes this way
+        _check_tensors("matmul", a=a, b=b)
+        raise
 
 
 def mm(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -115,8 +123,11 @@ def linear(
     out = linear_around(x, weight, bias, activation)
     if out is not None:
         return out
-    _check_tensors("linear", x=x, weight=weight)
-    return ops.linear(x, weight, bias, main_grad, activation)
+    try:
+        return ops.linear(x, weight, bias, main_grad, activation)
+    except _NO_KERNEL:
+        _check_tensors("linear", x=x, weight=weight)
+        raise
 
 
 def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:

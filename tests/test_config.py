@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright import device
-from tilewright.config import SPLITS, Config, store_columns
+from tilewright.config import SPLITS, Config, busiest_rows, store_columns
 from tilewright.errors import ConfigError
 from tilewright.problem import Problem, packed
 
@@ -68,6 +68,31 @@ def test_an_empty_barrier_expects_one_arrival_per_consumer_warp_of_the_cluster()
     assert Config(consumers=2).empty_arrivals == 8
     assert Config(consumers=1, tile_m=64, cluster_m=2).empty_arrivals == 8
     assert Config(consumers=2, cluster_m=2).empty_arrivals == 16
+
+
+def test_an_empty_barrier_expects_those_of_the_cluster_s_row_and_column_and_no_others() -> None:
+    assert [Config(cluster_m=m, cluster_n=n).peers for m, n in ((2, 2), (4, 2), (2, 4), (1, 4))] == [3, 5, 5, 4]
+    assert Config(consumers=2, cluster_m=4, cluster_n=2).empty_arrivals == 8 * 5
+    assert Config(tile_n=64, pingpong=True, cluster_m=2, cluster_n=4).empty_arrivals == 4 * 5
+
+
+@pytest.mark.parametrize("extent", range(8, 257, 8))
+@pytest.mark.parametrize("shares", [1, 2, 4])
+def test_the_boxes_of_a_shared_tile_are_whole_atoms_and_leave_no_share_far_behind(extent: int, shares: int) -> None:
+    box_rows = Config(tile_n=extent, cluster_m=shares).b_box_rows(PROBLEM)
+    assert box_rows % 8 == extent % box_rows == 0
+    assert extent / shares <= busiest_rows(extent, shares, box_rows) <= extent / shares + 40
+    if extent % (8 * shares) == 0:
+        assert box_rows == extent // shares
+
+
+def test_the_docstring_s_worked_examples_of_shares_hold() -> None:
+    found = [
+        (rows := Config(tile_n=n, cluster_m=m).b_box_rows(PROBLEM), n // rows)
+        for n, m in ((128, 4), (72, 4), (72, 2), (176, 4))
+    ]
+    assert found == [(32, 4), (24, 3), (24, 3), (16, 11)]
+    assert Config(tile_m=256, cluster_n=4).a_box_rows == 64
 
 
 def test_the_cta_s_of_a_split_release_their_own_slots_alone() -> None:
@@ -154,12 +179,14 @@ def test_a_split_has_a_k_tile_for_each_cta() -> None:
         ({"tile_n": 100}, "tile_n = 100 is not a multiple of 8"),
         ({"tile_n": 264}, "tile_n = 264"),
         ({"tile_n": 0}, "tile_n = 0"),
-        ({"tile_n": 24, "cluster_m": 2}, "use a multiple of 16"),
         ({"tile_k": 128}, "use 64"),
         ({"stages": 1}, "stages = 1 is outside 2 .. 32"),
         ({"stages": 5}, "bytes of shared memory; NVIDIA H200 gives a CTA 232448"),
         ({"stages": -4}, "stages = -4"),
-        ({"cluster_m": 4}, "cluster_m = 4 is outside 1 .. 2"),
+        (
+            {"cluster_m": 3},
+            "cluster_m x cluster_n = 3 x 1 is not one of 1 x 1, 2 x 1, 1 x 2, 4 x 1, 1 x 4, 2 x 2, 4 x 2",
+        ),
         ({"schedule": "spiral"}, "schedule = 'spiral' is not one of linear, grouped"),
         ({"group_m": 0}, "group_m = 0"),
         ({"store_slots": 0}, "store_slots = 0"),
@@ -169,7 +196,8 @@ def test_a_split_has_a_k_tile_for_each_cta() -> None:
         ({"tile_m": float("nan")}, "tile_m = nan is not a whole number"),
         ({"stages": "four"}, "stages = 'four' is not a whole number"),
         ({"stages": True}, "stages = True is not a whole number"),
-        ({"cluster_m": 2, "cluster_n": 2}, "is not 1 x 1, 2 x 1 or 1 x 2"),
+        ({"cluster_m": 4, "cluster_n": 4}, "cluster_m x cluster_n = 4 x 4 is not one of"),
+        ({"cluster_n": 8}, "cluster_m x cluster_n = 1 x 8 is not one of"),
         ({"pingpong": 1}, "pingpong = 1 is not True or False"),
         ({"pingpong": True, "consumers": 1}, "pingpong = True alternates between 2 consumers, not 1"),
         ({"pingpong": True, "tile_m": 256, "stages": 2}, "512 accumulators a thread"),

@@ -78,6 +78,18 @@ def test_pairs_are_read_where_addresses_and_pitches_are_even() -> None:
         assert array(problem((64, 128), (128, 32), ("add", "", c))).is_paired == is_paired
 
 
+@pytest.mark.parametrize(("n", "is_paired"), [(72, True), (70, False)])
+def test_before_a_gate_whose_second_half_begins_at_an_odd_column_nothing_is_taken_in_pairs(
+    n: int, is_paired: bool
+) -> None:
+    steps = (("bias", "column", view((n,))), ("gated", "silu halves", None), ("bias", "column", view((n // 2,))))
+    form = problem((64, 128), (128, n), *steps).epilogue
+    assert form is not None
+    assert [array.is_paired for _, _, array in form.arrays] == [is_paired, True]
+    interleaved = (steps[0], ("gated", "silu interleaved", None))
+    assert array(problem((64, 128), (128, n), *interleaved)).is_paired
+
+
 def test_a_batch_is_folded_into_rows_where_the_arrays_can_go_along() -> None:
     a, b = (3, 64, 128), (128, 32)
     shared = problem(a, b, ("bias", "column", view((32,))))

@@ -367,6 +367,15 @@ def test_every_shipped_line_is_a_record_of_a_legal_config_that_its_product_finds
             assert choice.reasons_against(each, problem, target, None) == ()
 
 
+def test_every_shipped_record_knows_the_kernel_as_it_is() -> None:
+    """Where a kernel's text has changed and its machine code has not, tools/same_code.py gives it the new digest."""
+    target = device.preset("h200")
+    for line in (resources.files("tilewright") / "data" / "records" / "h200.jsonl").read_text().splitlines():
+        each = records.record_of(line)
+        m, n, k = map(int, each.problem.split()[0].split("x"))
+        assert not choice.is_stale(each, HOPPER, packed(m, n, k), target), f"{each.problem} is a hint"
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 
 

@@ -31,23 +31,27 @@ WGMMA_M = 64  # rows of one wgmma, PTX ISA
 WGMMA_MAX_N = 256  # columns of one wgmma, PTX ISA
 SWIZZLE_BYTES = 128  # bytes of a row of one swizzle atom
 ATOM_BYTES = 1024  # 8 rows of 128 bytes: the period of the 128-byte swizzle
+ATOM_ROWS = 8
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
 TILE_BYTES = 8  # a Tile of schedule.cuh: row and column
 MAX_SMEM_BYTES = 232448  # of a CTA on compute capability 9.0 (CUDA programming guide: 227 KB)
 MAX_STAGES = 32  # of the smallest slots, 9 KB of a 64x8 tile, 25 fit
 SPLITS: tuple[int, ...] = (1, 2, 4, 8)  # 8 CTAs is the largest cluster that every device takes (CUDA programming guide)
+# CTAs below each other x side by side that load for each other; of more than 4 a share is hardly worth its load.
+CLUSTERS: tuple[tuple[int, int], ...] = ((1, 1), (2, 1), (1, 2), (4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of 16-bit values a warp
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
 MAX_SLICES = 1024  # a judgement: 132 SMs have work for 264 slices of a single tile in two waves
 MAX_SLICES_BYTES = 1 << 30  # of their sums: sums.cu counts chunks of 16 bytes in 32 bits, and no gain comes near
 
 # Registers of an epilogue's steps, by how an array is reached: 16-bit values in pairs of columns, and any others, of
-# which more are on their way. Source: 138 random compositions of up to five steps in random legal configs, most of them
-# within 14 registers of the limit: 137 did not spill, one did, 8 bytes (NVRTC 13.5, sm_90a, 2026-11-30). Columns of m
-# are the most: of each block 4 addresses a pitch apart, which the compiler keeps.
-_READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 8), "rows": (3, 3), "n": (12, 32), "m": (44, 44)}
-_WRITTEN_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (8, 8), "rows": (10, 10), "n": (12, 20), "m": (44, 44)}
+# which more are on their way. Source: 177 random compositions of up to five steps in random legal configs, half of them
+# within 14 registers of the limit: 175 did not spill, one did, 12 bytes, and a split whose columns do not divide, of
+# whose sums more are counted since (NVRTC 13.5, sm_90a, 2026-11-30). Columns of m are the most: of each block 4
+# addresses a pitch apart, which the compiler keeps.
+_READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 8), "rows": (4, 4), "n": (16, 44), "m": (56, 56)}
+_WRITTEN_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (8, 8), "rows": (20, 20), "n": (16, 20), "m": (56, 56)}
 _ACTIVATIONS = frozenset({"gelu", "silu", "gated"})
 _ACTIVATION_REGISTERS = 12
 
@@ -65,7 +69,7 @@ class Config:
 
     Units: tiles in elements; `stages` slots of the operand ring; `consumers` warpgroups that multiply, each with
     tile_m / consumers rows of every tile or, with `pingpong`, every second tile whole; `cluster_m` CTAs below
-    each other share tiles of b by multicast, or `cluster_n` side by side tiles of a; `group_m` tile rows walked
+    each other share tiles of b by multicast, and `cluster_n` side by side tiles of a; `group_m` tile rows walked
     together by the grouped schedule, and in them squares of `square` x `square` tiles (0: none); `store_slots` slots of
     16 rows a warp through which out leaves. `tail_n` is the width of the narrow tiles that take the last wave's place
     (0: none); `staggered` runs a consumer's first row block ahead of its second, so that each is stored while the other
@@ -185,6 +189,41 @@ class Config:
         return self.cluster_m * self.cluster_n
 
     @property
+    def peers(self) -> int:
+        """CTAs into whose slots this one loads, itself among them: its column of the cluster and its row."""
+        return self.cluster_m + self.cluster_n - 1
+
+    @property
+    def shares_both(self) -> bool:
+        """Whether CTAs of a cluster share tiles of a and of b: it has rows and columns."""
+        return self.cluster_m > 1 and self.cluster_n > 1
+
+    @property
+    def a_box_rows(self) -> int:
+        """Rows of a TMA box of a: with `cluster_n` side by side every one of them loads some of a tile's boxes."""
+        return _box_rows(self.tile_m, self.cluster_n)
+
+    def b_box_rows(self, problem: Problem) -> int:
+        """Rows of a TMA box of b: with `cluster_m` below each other every one of them loads some of a tile's boxes. A
+        gated epilogue's halves have boxes of their own."""
+        return _box_rows(self._b_extent(problem), self.cluster_m)
+
+    def _b_extent(self, problem: Problem) -> int:
+        """Columns of a tile that one tensor map of b brings."""
+        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
+        return self.tile_n // 2 if is_gated else self.tile_n
+
+    def share(self, problem: Problem, operand: str) -> float:
+        """The part of a tile of "a" or "b" that the busiest CTA of its sharers loads."""
+        extent, shares, box_rows = (
+            (self.tile_m, self.cluster_n, self.a_box_rows)
+            if operand == "a"
+            else (self._b_extent(problem), self.cluster_m, self.b_box_rows(problem))
+        )
+        is_k_major = getattr(problem, f"{operand}_major") == "k"  # else rows of k, which divide evenly
+        return busiest_rows(extent, shares, box_rows) / extent if is_k_major else 1 / shares
+
+    @property
     def cluster(self) -> int:
         """CTAs of a cluster."""
         return self.sharing * self.split_k
@@ -231,7 +270,8 @@ class Config:
 
         A producer of single matrices keeps the least that there is, 24 (PTX ISA: 24 .. 256). Multicast, batches, and
         panels of both operands need more state: with 24 they spilled 4 to 64 bytes, and multicast of a batch of several
-        dimensions with 40 another 20 to 36 (NVRTC 13.5, 2026-11-30).
+        dimensions with 40 another 20 to 36; multicast of both operands 8 with 40, and of such a batch 8 with 56 (NVRTC
+        13.5, 2026-11-30).
         Consumers have those at entry and what the producer gave up. Worked example: 2 consumers, 384 threads, 168 at
         entry: (384 x 168 - 128 x 24) / 256 = 240. One consumer has enough at entry, and nothing moves.
         """
@@ -239,7 +279,11 @@ class Config:
             return self.entry_registers, self.entry_registers
         problem = self.computed(problem)
         is_simple = self.cluster == 1 and not problem.batch and (problem.a_major, problem.b_major) != ("m", "n")
-        producer = 24 if is_simple else 56 if self.cluster > 1 and len(problem.batch) > 1 else 40
+        producer = 24 if is_simple else 40
+        if self.cluster > 1 and len(problem.batch) > 1:
+            producer += 16
+        if self.shares_both:
+            producer += 16
         pool = self.entry_registers * self.threads - producer * WARPGROUP_THREADS
         return producer, pool // (self.consumers * WARPGROUP_THREADS) // 8 * 8
 
@@ -333,8 +377,8 @@ class Config:
 
     @property
     def empty_arrivals(self) -> int:
-        """Arrivals that complete an empty barrier: one of each warp that reads the slot, of each CTA sharing it."""
-        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.sharing
+        """Arrivals that complete an empty barrier: one of each warp that reads the slot, of each peer."""
+        return (1 if self.pingpong else self.consumers) * WARPGROUP_WARPS * self.peers
 
     def tiles(self, problem: Problem) -> tuple[int, int]:
         """Tile rows and tile columns of one matrix of out as it is computed, both rounded up to whole clusters."""
@@ -446,15 +490,9 @@ class Config:
             found.append(f"tile_n = {self.tile_n} is not a multiple of 8 from 8 to {WGMMA_MAX_N}, the widths of wgmma")
         if not 2 <= self.stages <= MAX_STAGES:
             found.append(f"stages = {self.stages} is outside 2 .. {MAX_STAGES}")
-        if self.cluster_m not in (1, 2):
-            found.append(f"cluster_m = {self.cluster_m} is outside 1 .. 2")
-        elif self.cluster_m > 1 and self.tile_n % (8 * self.cluster_m):
-            found.append(
-                f"tile_n = {self.tile_n} cannot be loaded by {self.cluster_m} CTAs in whole swizzle atoms of 8 rows; "
-                f"use a multiple of {8 * self.cluster_m}"
-            )
-        if self.cluster_n not in (1, 2) or self.sharing > 2:
-            found.append(f"cluster_m x cluster_n = {self.cluster_m} x {self.cluster_n} is not 1 x 1, 2 x 1 or 1 x 2")
+        if (self.cluster_m, self.cluster_n) not in CLUSTERS:
+            known = ", ".join(f"{rows} x {columns}" for rows, columns in CLUSTERS)
+            found.append(f"cluster_m x cluster_n = {self.cluster_m} x {self.cluster_n} is not one of {known}")
         if self.schedule not in SCHEDULES:
             found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
         if not 1 <= self.group_m <= 65536:
@@ -600,7 +638,7 @@ class Config:
             )
         state, (_, registers) = self._state_registers(problem), self.registers(problem)
         if self.split_k > 1 and problem.epilogue is not None:  # sums that are made while an epilogue waits for them
-            state += self.wgmmas_m * self.stored_n // 2
+            state += self.wgmmas_m * self.stored_n * 5 // 4  # 2.5 times as many: ptxas loads further ones meanwhile
         if self.accumulators + state > registers:
             found.append(
                 f"{self.accumulators} accumulators a thread and {state} registers of state exceed the "
@@ -609,8 +647,7 @@ class Config:
             )
         return found
 
-    @staticmethod
-    def _state_registers(problem: Problem) -> int:
+    def _state_registers(self, problem: Problem) -> int:
         """Registers of a consumer beside its accumulators: addresses, descriptors, the tile, the way out.
 
         Source: with these none of 640 random legal configs spilled or had its wgmmas serialised, half of them near the
@@ -618,13 +655,15 @@ class Config:
         Batches of one dimension need no more, since a consumer finds its matrix when it stores; of several 2 of 65
         spilled at 31. Where out is stored without TMA, whatever its type and the batch, 1 of 165 with 31 to 48 spilled
         (16 bytes; staggered, a tail, one consumer), and 15 of 15 at 24; stored element by element, as a transposed one
-        is, 43 of 63 did at 24 to 40.
+        is, 43 of 63 did at 24 to 40. In clusters that share both operands a lane also keeps the rank that it tells of
+        free slots; 4 more are taken to be enough, and of 120 random legal ones none spilled.
         """
         batch = 4 if len(problem.batch) > 1 else 0
         batch += 0 if problem.epilogue is None else epilogue_registers(problem.epilogue, len(problem.batch) > 1)
+        peers = 4 if self.shares_both else 0
         if not problem.out_through_tma:
-            return 31 + (batch if problem.epilogue else 0) if problem.out_major == "n" else 44 + batch
-        return (32 if problem.out_dtype.size == 4 else 28) + batch
+            return peers + (31 + (batch if problem.epilogue else 0) if problem.out_major == "n" else 44 + batch)
+        return peers + (32 if problem.out_dtype.size == 4 else 28) + batch
 
     def replace(self, **changes: Any) -> Config:
         """This config with some fields changed.
@@ -671,6 +710,24 @@ def epilogue_registers(form: Form, has_dimensions: bool) -> int:
             is_lean = step.array.is_paired and step.array.dtype.size == 2
             found += (lean if is_lean else other) + (2 if has_dimensions else 0)
     return found
+
+
+def busiest_rows(extent: int, shares: int, box_rows: int) -> int:
+    """Rows of a tile's `extent` that the busiest of `shares` CTAs loads, in boxes dealt out one by one."""
+    return -(-extent // (box_rows * shares)) * box_rows
+
+
+@cache
+def _box_rows(extent: int, shares: int) -> int:
+    """Rows of the boxes in which so many CTAs load a tile of so many rows: whole swizzle atoms of 8 rows, all alike.
+
+    Where the atoms do not divide evenly, boxes are what keeps the busiest CTA's rows fewest, and a box as good as 8
+    rows (a judgement: an instruction, and the request that it becomes). Worked examples: 128 rows of 4 CTAs are 4 boxes
+    of 32; 72 of 4 are 3 of 24, and one CTA loads none; 72 of 2 are 3 of 24, two of the first CTA's; 176 of 4 are 11 of
+    16, 3 of the busiest.
+    """
+    sizes = [rows for rows in range(ATOM_ROWS, extent + 1, ATOM_ROWS) if extent % rows == 0] or [extent]
+    return min(sizes, key=lambda rows: busiest_rows(extent, shares, rows) // rows * (rows + ATOM_ROWS))
 
 
 def store_columns(problem: Problem, tile_n: int) -> int:

@@ -522,7 +522,7 @@ def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...
 
     Shapes: m x n is the product, n its columns before gating; vectors are shared by the matrices of a batch.
     """
-    steps = []
+    steps, columns = [], n
     for step in as_epilogue(epilogue).steps:
         array = None
         if step.array is not None:
@@ -538,4 +538,4 @@ def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...
         if step.kind == "gated":
             n //= 2
         steps.append(StepForm(kind=step.kind, option=step.option, array=array))
-    return Form(tuple(steps))
+    return Form(tuple(steps)).apart_where_halves_are_odd(columns)

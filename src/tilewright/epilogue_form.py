@@ -55,6 +55,13 @@ class ArrayForm:
         return self.strides[1] == 1 and self.align_bytes >= 2 * self.dtype.size and not any(step % 2 for step in steps)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether rows are read in chunks of 16 bytes: those of 16-bit values, each at a multiple of that."""
+        steps = (self.pitch, *self.batch)
+        is_aligned = self.align_bytes == 16 and not any(step % 8 for step in steps)
+        return self.access == "n" and self.dtype.size == 2 and is_aligned
+
+    @property
     def transposed(self) -> ArrayForm:
         """The same for out^T."""
         return replace(self, strides=self.strides[::-1])
@@ -94,6 +101,21 @@ class Form:
     def split(self) -> str:
         """How gate and up lie in the product's columns, "interleaved" or "halves"; "" without them."""
         return next((step.option.split()[1] for step in self.steps if step.kind == "gated"), "")
+
+    def apart_where_halves_are_odd(self, n: int) -> Form:
+        """The form for a product of n columns: where their second half begins at an odd one, what steps before the
+        gate read or write is not taken in pairs, as if it were aligned no further than its elements."""
+        gates = [index for index, step in enumerate(self.steps) if step.kind == "gated"]
+        if not gates or self.split != "halves" or n // 2 % 2 == 0:
+            return self
+        return Form(
+            tuple(
+                replace(step, array=replace(step.array, align_bytes=step.array.dtype.size))
+                if step.array is not None and index < gates[0]
+                else step
+                for index, step in enumerate(self.steps)
+            )
+        )
 
     @property
     def transposed(self) -> Form:

@@ -170,7 +170,7 @@ def form_of(fusing: Fusing, held: Matrices) -> Form:
         if kind == "gated":
             width //= 2
         steps.append(StepForm(kind=kind, option=option, array=array))  # type: ignore[arg-type]  # kinds of steps
-    return Form(tuple(steps))
+    return Form(tuple(steps)).apart_where_halves_are_odd(held.n)
 
 
 def _contiguous(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from tilewright.ampere_config import AmpereConfig
 from tilewright.ampere_work import ampere_work_of
@@ -202,20 +203,27 @@ def best(problem: Problem, device: Device, num_sms: int | None = None, reduction
 
 
 def ranked(
-    problem: Problem, device: Device, count: int, num_sms: int | None = None, reduction: Reduction = "fast"
+    problem: Problem,
+    device: Device,
+    count: int,
+    num_sms: int | None = None,
+    reduction: Reduction = "fast",
+    *,
+    with_trials: bool = False,
 ) -> list[Ranked]:
     """The `count` fastest configs by the model, fastest first, all different; equals in the family's order.
 
-    Raises: what best() raises.
+    `with_trials`: of those too that only a tuner looks at, which come last in the order. Raises: what best() raises.
     """
     found: dict[tuple[str, Config], Ranked] = {}
-    for order, (family, config, prediction) in enumerate(_candidates(problem, device, num_sms, reduction)):
+    candidates = _candidates(problem, device, num_sms, reduction, with_trials=with_trials)
+    for order, (family, config, prediction) in enumerate(candidates):
         found.setdefault((family.name, config), Ranked(family, config, prediction, order))
     return sorted(found.values(), key=lambda each: each.prediction.total_us)[:count]
 
 
 def _candidates(
-    problem: Problem, device: Device, num_sms: int | None, reduction: Reduction
+    problem: Problem, device: Device, num_sms: int | None, reduction: Reduction, *, with_trials: bool = False
 ) -> list[tuple[Family, Config, Prediction]]:
     """Every config of the device's family that fits, in the family's order. Raises: what best() raises.
 
@@ -225,7 +233,7 @@ def _candidates(
     family = offered(device)
     found = [
         (family, config, _predict(family, problem, config, device, num_sms, least_us))
-        for config in (() if family is None else _space(family, problem, device, reduction))
+        for config in (() if family is None else _space(family, problem, device, reduction, with_trials))
         if family is not None and (num_sms is None or config.cluster <= num_sms)
     ]
     if not found:
@@ -233,13 +241,16 @@ def _candidates(
     return found
 
 
-def _space(family: Family, problem: Problem, device: Device, reduction: Reduction) -> Iterator[Config]:
+def _space(
+    family: Family, problem: Problem, device: Device, reduction: Reduction, with_trials: bool
+) -> Iterator[Config]:
     """What the family offers; with one order of summation what of it, given that order, is legal, each once."""
+    offers = chain(family.space(problem, device), family.trials(problem, device) if with_trials else ())
     order = order_for(reduction)
     if order is None:
-        yield from family.space(problem, device)
+        yield from offers
         return
-    given = dict.fromkeys(order.of(offered) for offered in family.space(problem, device))
+    given = dict.fromkeys(order.of(offered) for offered in offers)
     yield from (config for config in given if not config.violations(problem, device))
 
 

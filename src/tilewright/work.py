@@ -74,7 +74,7 @@ _REDUCE_BYTES_PER_CYCLE = 9.8
 # 0.67, 256x128 0.70, ping-pong 128x192 0.58. In clusters 0.65 were counted, which a share of 0.5 gave for what is
 # multicast; the share below is fitted to times, with those above, and gives 0.57: their L2 reads are told too low.
 _MERGED_SHARE = 0.3
-_MULTICAST_SHARE = 0.36
+_MULTICAST_SHARE = 0.36  # of pairs; of fours half of it, which nobody has measured
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).
@@ -239,8 +239,8 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     width = min(tile_n, problem.n / columns if tile_n == config.tile_n and not config.tail_n else problem.n)
     tensor = (config.tile_k // 16) * (config.tile_m // WGMMA_M) * _wgmma_cycles(problem, tile_n, device)
     absent = config.tile_m + tile_n - height - width
-    own_rows = _cost_of_rows(problem, "a", height / config.cluster_n)  # the rest comes by multicast
-    own_rows += _cost_of_rows(problem, "b", width / config.cluster_m)
+    own_rows = _cost_of_rows(problem, "a", height * config.share(problem, "a"))  # the rest comes by multicast
+    own_rows += _cost_of_rows(problem, "b", width * config.share(problem, "b"))
     fetch = own_rows * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
     loop = own_k_tiles * max(tensor, fetch, _CHAIN_CYCLES)
     landing_us = own_k_tiles * LATENCY_US / (config.stages - 1)
@@ -315,9 +315,11 @@ def l2_bytes(config: Config, problem: Problem, a_bytes: float, b_bytes: float) -
         near = _NEIGHBOURS // config.split_k
         a_share, b_share = (max(_MERGED_SHARE, _distinct(many, near) / near) for many in (rows, columns))
     if config.cluster_m > 1:
-        b_share = _MULTICAST_SHARE
+        b_share = _MULTICAST_SHARE * 2 / config.cluster_m
     elif config.cluster_n > 1:
-        a_share, b_share = _MULTICAST_SHARE, _BESIDE_MULTICAST_SHARE
+        b_share = _BESIDE_MULTICAST_SHARE
+    if config.cluster_n > 1:
+        a_share = _MULTICAST_SHARE * 2 / config.cluster_n
     return a_bytes * a_share + b_bytes * b_share
 
 

@@ -16,6 +16,7 @@ from tilewright.config import Config
 from tilewright.problem import Problem, packed
 from tilewright.records import Record
 from tilewright.tuning import tune as tuning
+from tilewright.tuning.candidates import computed_problem
 from tilewright.tuning.outcome import Row, Tuned
 
 H200 = device.preset("h200")
@@ -83,11 +84,25 @@ def tuner(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def test_one_product_is_told_with_every_candidate(tuner: dict[str, Any]) -> None:
     text = printed("tune", "512", "768", "1024", "--dtype", "fp16", "--b-major", "n", "--budget-s", "5")
-    assert tuner["problems"] == [packed(512, 768, 1024, dtype="fp16", b_major="n")]
+    assert tuner["problems"] == [packed(512, 768, 1024, dtype="fp16", b_major="n", padded=False)]
     assert (tuner["budget_s"], tuner["candidates"], tuner["keep"]) == (5.0, 8, True)
     assert "clearly the fastest" in text
     assert "hung" in text
     assert "no answer in 20 s" in text
+
+
+def test_products_are_of_contiguous_arrays_unless_they_are_said_to_be_padded(tuner: dict[str, Any]) -> None:
+    printed("tune", "65", "63", "66")
+    assert tuner["problems"] == [packed(65, 63, 66, padded=False)]
+    printed("tune", "65", "63", "66", "--padded")
+    assert tuner["problems"] == [packed(65, 63, 66)]
+
+
+def test_forgetting_finds_the_record_of_the_copies_which_is_not_that_of_padded_rows() -> None:
+    contiguous = packed(65, 63, 66, padded=False)
+    records.append(record(computed_problem(contiguous, H200)))
+    assert printed("tune", "65", "63", "66", "--padded", "--forget").startswith("forgot 0 records")
+    assert printed("tune", "65", "63", "66", "--forget") == "forgot 1 record\n"
 
 
 def test_a_suite_is_a_table_that_says_how_well_the_model_chose(tuner: dict[str, Any]) -> None:

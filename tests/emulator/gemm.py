@@ -52,6 +52,16 @@ CASES: dict[str, Case] = {
     "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
     "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
     "cluster side by side": Case(packed(256, 256, 320), _config(cluster_n=2), 2),
+    # 3 x 3 clusters' worth of tiles rounded up to 2 x 2, all of them one cluster's
+    "cluster of rows and columns": Case(packed(150, 70, 264), _SMALL.replace(cluster_m=2, cluster_n=2), 4),
+    # 9 atoms of b: 3 boxes for 4 CTAs
+    "cluster of uneven shares": Case(packed(200, 230, 200), _SMALL.replace(tile_n=72, cluster_m=4, cluster_n=2), 8),
+    "cluster of panels": Case(
+        packed(128, 500, 136, a_major="m", b_major="n"), _SMALL.replace(tile_n=64, cluster_m=2, cluster_n=4), 8
+    ),
+    "cluster, ping-pong": Case(
+        packed(70, 300, 136), _config(tile_m=64, tile_n=40, pingpong=True, store_slots=1, cluster_n=4), 4
+    ),
     "ping-pong": Case(packed(192, 128, 200), _config(tile_m=64, pingpong=True, store_slots=1), 2),
     # 3 x 3 tiles on 2 CTAs: 8 wide ones, then 3 narrow ones in the last row
     "tail": Case(packed(192, 88, 192), _SMALL.replace(tail_n=8), 2),

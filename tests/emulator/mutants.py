@@ -10,7 +10,7 @@ from gemm import WRONG_NUMBERS, Edit, Mutant
 
 UNIT, RING, PRODUCER, CONSUMER = "", "ring.cuh", "producer.cuh", "consumer.cuh"
 PIPELINE, EPILOGUE, SCHEDULE, SWIZZLE = "pipeline.cuh", "epilogue.cuh", "schedule.cuh", "swizzle.cuh"
-ROW_STORE = "row_store.cuh"
+ROW_STORE, CLUSTER = "row_store.cuh", "cluster.cuh"
 BATCH, WGMMA = "batch.cuh", "wgmma_mma_async.cuh"
 
 
@@ -20,7 +20,8 @@ def mutant(name: str, case: str, *edits: Edit, by: str | tuple[str, ...], policy
 
 
 _ADDING = '\\n" "}\\n" : "+f"(rC[0])'  # of the wrapper that adds to what is there
-_RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane))"
+_RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane_peer))"
+_IF_RELEASES = f"if (lane < PEERS) {_RELEASE}"
 _ARRIVE = "ptx::mbarrier_arrive(ring.empty_at(slot));"
 _FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
 _EMPTY_WAIT = "wait(ring.empty_at(slot), filling.state.parity);"
@@ -32,7 +33,7 @@ _LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
 _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
-_END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
+END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }
@@ -66,16 +67,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             CONSUMER,
-            f"{_SLOT_WAIT} release(source.ring, previous, lane);",
-            f"{_SLOT_WAIT} release(source.ring, source.state.index, lane);",
+            f"{_SLOT_WAIT} release(source.ring, previous, lane, lane_peer);",
+            f"{_SLOT_WAIT} release(source.ring, source.state.index, lane, lane_peer);",
         ),
         by=("operand released early", "deadlock", "mbarrier over-arrival"),
     ),
     mutant(
         "the last slot is released before its wait",
         "single",
-        (CONSUMER, _LAST_WAIT, f"release(source.ring, previous, lane); {_LAST_WAIT}"),
-        (CONSUMER, "keep_below(rC[block]);\n    release(source.ring, previous, lane);", "keep_below(rC[block]);"),
+        (CONSUMER, _LAST_WAIT, f"release(source.ring, previous, lane, lane_peer); {_LAST_WAIT}"),
+        (
+            CONSUMER,
+            "keep_below(rC[block]);\n    release(source.ring, previous, lane, lane_peer);",
+            "keep_below(rC[block]);",
+        ),
         by="operand released early",
     ),
     mutant(
@@ -153,13 +158,18 @@ MUTANTS: tuple[Mutant, ...] = (
         by=("mbarrier over-arrival", "operand released early", "missing wait"),
     ),
     # -- the cluster -------------------------------------------------------------------------------------------------
-    mutant("multicast reaches only rank 0", "cluster", (PRODUCER, "(1 << Config::SHARING) - 1;", "1;"), by="deadlock"),
+    mutant(
+        "multicast reaches only rank 0",
+        "cluster",
+        (CLUSTER, "FIRST_COLUMN = (1u << Config::CLUSTER_M) - 1;", "FIRST_COLUMN = 1;"),
+        by="deadlock",
+    ),
     mutant(
         "released only to the own CTA",
         "cluster",
         (
             CONSUMER,
-            f"if (lane < Config::SHARING) {_RELEASE}",
+            _IF_RELEASES,
             "if (lane < 2) ptx::mbarrier_arrive(ring.empty_at(slot))",
         ),
         by=("operand released early",),
@@ -169,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         (
             CONSUMER,
-            f"if (lane < Config::SHARING) {_RELEASE}",
+            _IF_RELEASES,
             "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))",
         ),
         by="deadlock",
@@ -179,14 +189,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         (
             CONSUMER,
-            f"if (lane < Config::SHARING) {_RELEASE}",
+            _IF_RELEASES,
             "if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot))",
         ),
         (UNIT, "Config::EMPTY_ARRIVALS);", "Config::EMPTY_ARRIVALS / 2);"),
         by="operand released early",
     ),
     mutant(
-        "no cluster barrier at the end", "cluster", (UNIT, _END, ""), by=("exit before remote access", "peer exited")
+        "no cluster barrier at the end", "cluster", (UNIT, END, ""), by=("exit before remote access", "peer exited")
     ),
     mutant(
         "__syncthreads instead of the cluster barrier",
@@ -219,7 +229,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "each CTA multicasts all of b to the wrong place",
         "cluster",
-        (PRODUCER, "target + rank * SHARE * SWIZZLE_BYTES, map", "target, map"),
+        (PRODUCER, "target + row * SWIZZLE_BYTES, map", "target, map"),
         by=("unordered copies",),
     ),
     # -- ping-pong ---------------------------------------------------------------------------------------------------
@@ -522,15 +532,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "cluster",
         (
             CONSUMER,
-            "ptx::mapa_shared_cluster(ring.empty_at(slot), lane)",
-            "ptx::mapa_shared_cluster(ring.empty_at(slot) + 8 * lane, lane)",
+            "ptx::mapa_shared_cluster(ring.empty_at(slot), lane_peer)",
+            "ptx::mapa_shared_cluster(ring.empty_at(slot) + 8 * lane, lane_peer)",
         ),
         by=("mbarrier before init", "mbarrier over-arrival", "missing wait", "deadlock"),
     ),
     mutant(
         "b's rows of the peer are loaded",
         "cluster",
-        (PRODUCER, "first + rank * SHARE, member", "first + (1 - rank) * SHARE, member"),
+        (PRODUCER, "k, first + row, member", "k, first + BOX_ROWS - row, member"),
         by=WRONG_NUMBERS,
     ),
     mutant(

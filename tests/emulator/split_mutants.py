@@ -102,7 +102,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "every rank stores the first columns",
         "split",
-        (CONSUMER, "tile.n + reduction.first_column()", "tile.n"),
+        (CONSUMER, "tile.n / Fused::FOLD + reduction.first_column()", "tile.n / Fused::FOLD"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(

@@ -18,7 +18,7 @@ from products import H200
 
 from tilewright.backends.emulated import emulated
 from tilewright.bench.cases import wide
-from tilewright.config import Config
+from tilewright.config import CLUSTERS, Config
 from tilewright.dtypes import by_name
 from tilewright.host_operands import host_operand, host_operands
 from tilewright.jit.build import build
@@ -60,7 +60,7 @@ def draws(draw: st.DrawFn, tile_m: int, tile_n: int, consumers: int) -> Draw:
         """A whole number of steps, some less, or some more."""
         return max(1, int(pick(*counts)) * step + int(pick(0, 0, -1, 1, -7, 8, -8, random.randrange(1 - step, step))))
 
-    cluster_m, cluster_n = pick((1, 1), (1, 1), (2, 1), (1, 2))
+    cluster_m, cluster_n = pick((1, 1), *CLUSTERS)
     forms = [(False, 1), (True, 1), (False, 2), (True, 2), (True, 4)]
     swap, split_k = pick(*forms) if tile_m >= 64 * consumers else (False, 1)  # 64 rows of two consumers are ping-pong's
     if split_k > 1:

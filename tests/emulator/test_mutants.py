@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from cluster_mutants import CLUSTER_MUTANTS
 from gemm import CASES, Mutant, binary, outcome, source
 from mutants import MUTANTS
 from split_mutants import SPLIT_MUTANTS
@@ -81,7 +82,9 @@ def test_shipped_kernel_has_no_finding_warp_by_warp(case: str) -> None:
     assert result.is_silent, str(result)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS + TILE_MUTANTS + SPLIT_MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", MUTANTS + TILE_MUTANTS + SPLIT_MUTANTS + CLUSTER_MUTANTS, ids=lambda mutant: mutant.name
+)
 def test_planted_bug_is_reported_with_its_rule(mutant: Mutant) -> None:
     result = outcome(mutant.on, binary(mutant.unit()).ptx, schedule=mutant.policy, seed=1)
     assert result.rules & mutant.rules, str(result)

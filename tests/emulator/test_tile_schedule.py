@@ -161,7 +161,7 @@ def assert_counts_agree(problem: Problem, config: Config, num_sms: int, walked: 
 def walks(draw: st.DrawFn) -> tuple[Problem, Config, int]:
     """Few kernels, any shape and grid; sizes about whole tiles and clusters."""
     tile_n, tail_n, cluster_m, cluster_n = draw(
-        st.sampled_from([(64, 0, 1, 1), (64, 24, 1, 1), (24, 8, 1, 1), (64, 0, 2, 1), (64, 0, 1, 2)])
+        st.sampled_from([(64, 0, 1, 1), (64, 24, 1, 1), (24, 8, 1, 1), (64, 0, 2, 1), (64, 0, 1, 2), (24, 0, 4, 2)])
     )
     config = Config(
         tile_m=64,

@@ -12,8 +12,8 @@ _PUT = "if (k_tile == 0) ring.put_tile(slot, tile);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
 _READ = "const Tile tile = ring.tile_at(state.index);"
 _KEPT_STORE = "store(kept.values, from, kept.matrix, kept.m, kept.n);"
-_KEPT = "keep<N>(kept, rC[1]);"
-_BLOCK_0 = "store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n);"
+_KEPT = "keep_finished(kept, rC[1], to, tile);"
+_BLOCK_0 = "store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n / Fused::FOLD);"
 _BLOCK_0_WAIT = "ptx::wgmma_wait_group<1>(); keep_below(rC[0]);"
 _BLOCK_1_WAIT = "ptx::wgmma_wait_group<0>(); keep_below(rC[1]);"
 _STAGGERED_SLOT = "issue<N, 0, 2, false>(source, rC); ptx::wgmma_commit_group();"
@@ -27,8 +27,8 @@ _LATE_READ: tuple[Edit, ...] = (
     ),
     (
         CONSUMER,
-        "keep_below(rC[block]); release(source.ring, previous, lane);",
-        "keep_below(rC[block]); release(source.ring, previous, lane); "
+        "keep_below(rC[block]); release(source.ring, previous, lane, lane_peer);",
+        "keep_below(rC[block]); release(source.ring, previous, lane, lane_peer); "
         "const Tile tile = source.ring.tile_at(begun); __syncwarp();",
     ),
 )
@@ -46,8 +46,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             PRODUCER,
-            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); {_PUT}",
-            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling);",
+            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); gate.await(k); {_PUT}",
+            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling); gate.await(k);",
         ),
         by="data race",
     ),
@@ -274,8 +274,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             CONSUMER,
-            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane); {_BLOCK_0}",
-            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane);",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer); {_BLOCK_0}",
+            f"{_BLOCK_0} {_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer);",
         ),
         by="accumulator in flight",
     ),
@@ -297,8 +297,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered",
         (
             CONSUMER,
-            f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane);",
-            f"release(source.ring, source.state.index, lane); {_BLOCK_1_WAIT}",
+            f"{_BLOCK_1_WAIT} release(source.ring, source.state.index, lane, lane_peer);",
+            f"release(source.ring, source.state.index, lane, lane_peer); {_BLOCK_1_WAIT}",
         ),
         by="operand released early",
     ),
@@ -313,8 +313,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "staggered pair",
         (
             CONSUMER,
-            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane);",
-            f"release(source.ring, previous, lane); {_BLOCK_0_WAIT}",
+            f"{_BLOCK_0_WAIT} release(source.ring, previous, lane, lane_peer);",
+            f"release(source.ring, previous, lane, lane_peer); {_BLOCK_0_WAIT}",
         ),
         by="operand released early",
     ),

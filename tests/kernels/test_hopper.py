@@ -12,7 +12,7 @@ import pytest
 
 from tilewright import device, disassemble
 from tilewright.backends.base import IntArgument, Launch, MapArgument
-from tilewright.config import Config
+from tilewright.config import CLUSTERS, Config
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import group_rows
@@ -95,7 +95,7 @@ def test_a_config_that_spilled_is_refused_or_compiles_clean(kind: str) -> None:
 def legal_configs(rng: random.Random, *, near_the_limit: bool) -> Iterator[tuple[Problem, Config]]:
     """Configs that violations() lets pass, each with a problem; all of them, or those with many accumulators."""
     while True:
-        cluster_m, cluster_n = rng.choice([(1, 1), (1, 1), (2, 1), (1, 2)])
+        cluster_m, cluster_n = rng.choice([(1, 1), *CLUSTERS])
         split_k = rng.choice([1, 1, 2, 4, 8]) if cluster_m == cluster_n == 1 else 1
         swap = rng.random() < 0.3
         is_plain = split_k == 1 and not swap
@@ -293,6 +293,8 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
         ((300, 256, 64), Config(cluster_m=2), None, 4),
         ((8192, 8192, 64), Config(cluster_m=2), 1, 2),
         ((8192, 8192, 64), Config(cluster_m=2), 131, 130),
+        ((8192, 8192, 64), Config(cluster_m=2, cluster_n=4), None, 120),
+        ((1000, 1000, 1000), Config(tile_n=72, cluster_m=4, cluster_n=2), None, 112),
         ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=4), None, 120),
         ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=8), None, 120),
         ((64, 4096, 4096), Config(tile_m=64, tile_n=64, consumers=1, stages=10, split_k=8), 64, 64),

@@ -40,8 +40,8 @@ def test_a_unit_carries_every_header_that_it_includes_and_no_other() -> None:
     source = render(HOPPER, PROBLEM, Config(), H200)
     assert source.missing_includes() == ()
     assert {path for path, _ in source.headers} == {
-        "base.cuh", "batch.cuh", "config.cuh", "consumer.cuh", "epilogue.cuh", "fused.cuh", "pipeline.cuh",
-        "place.cuh", "producer.cuh",
+        "base.cuh", "batch.cuh", "cluster.cuh", "config.cuh", "consumer.cuh", "epilogue.cuh", "fused.cuh",
+        "pipeline.cuh", "place.cuh", "producer.cuh",
         "ptx/async.cuh", "ptx/barrier.cuh", "ptx/copy.cuh", "ptx/global.cuh", "ptx/misc.cuh", "ptx/wgmma.cuh",
         "ring.cuh", "rounding.cuh", "row_store.cuh", "schedule.cuh", "split.cuh", "swizzle.cuh", "transposed.cuh",
         "wgmma_mma_async.cuh",

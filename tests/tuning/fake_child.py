@@ -77,8 +77,8 @@ class FakeBench:
 
 
 def name_of_kernel(unit: str) -> str:
-    """tile_m x tile_n, the stages and the cluster of a kernel, from its unit's name: `64x64s12c1`."""
-    found = re.search(r"_(\d+x\d+)x\d+_(s\d+)_.*_(c\d+)x", unit)
+    """tile_m x tile_n, the stages and the cluster of a kernel, from its unit's name: `64x64s12c1x1`."""
+    found = re.search(r"_(\d+x\d+)x\d+_(s\d+)_.*_(c\d+x\d+)_", unit)
     assert found is not None
     return "".join(found.groups())
 

@@ -47,10 +47,10 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def name_of(config: Config) -> str:
     """As the fake child calls a kernel."""
-    return f"{config.tile_m}x{config.tile_n}s{config.stages}c{config.cluster_m}"
+    return f"{config.tile_m}x{config.tile_n}s{config.stages}c{config.cluster_m}x{config.cluster_n}"
 
 
-RANKED = model.ranked(PROBLEM, H200, 4)
+RANKED = proposing.candidates_of(PROBLEM, H200, None, 4)
 NAMES = [name_of(each.config) for each in RANKED]
 assert len(set(NAMES)) == len(NAMES), "the fake child's script goes by name"
 
@@ -100,7 +100,7 @@ def test_the_fastest_wins_and_becomes_the_choice(run: Callable[..., Tuned]) -> N
     tuned = run(us={NAMES[2]: 80.0})
     assert tuned.record is not None
     assert (name_of(tuned.record.config), tuned.decided, tuned.kept) == (NAMES[2], "clear", True)
-    assert (tuned.record.measured_us, tuned.record.predicted_us) == (80.0, RANKED[2].prediction.total_us)
+    assert (tuned.record.measured_us, tuned.record.predicted_us) == (80.0, RANKED[2].predicted_us)
     assert "clearly the fastest: the next is 25.0% slower" in tuned.verdict
     plan = tilewright.plan(PROBLEM, device=H200)
     assert plan.config == RANKED[2].config
@@ -271,11 +271,22 @@ def test_many_problems_share_a_child_and_a_budget(tmp_path: Path) -> None:
 
 def test_a_problem_that_fails_among_many_is_an_outcome_and_the_rest_goes_on(tmp_path: Path) -> None:
     odd = packed(16, 8, 64)
-    broken = {name_of(each.config): "fault" for each in model.ranked(odd, H200, 2)}
+    broken = {name_of(each.config): "fault" for each in proposing.candidates_of(odd, H200, None, 2)}
     done = list(many(tmp_path, [odd, packed(4096, 4096, 4096)], count=2, acts=broken))
     assert done[0].record is None
     assert "nothing was measured" in done[0].verdict
     assert done[1].record is not None
+
+
+def test_of_contiguous_rows_that_tma_cannot_read_the_copies_product_has_the_record(tmp_path: Path) -> None:
+    """The plan of the arrays finds it, and that of padded ones does not."""
+    contiguous, padded = packed(65, 63, 66, padded=False), packed(65, 63, 66)
+    (tuned,) = many(tmp_path, [contiguous])
+    assert tuned.kept
+    assert tuned.problem == proposing.computed_problem(contiguous, H200) != padded
+    assert dispatch.plan(contiguous, device=H200).config.replace(dependent_launch=False) == tuned.record.config
+    assert "from records" in dispatch.plan(contiguous, device=H200).why
+    assert "from records" not in dispatch.plan(padded, device=H200).why
 
 
 def test_problems_without_time_are_outcomes_of_nothing(tmp_path: Path) -> None:
@@ -341,7 +352,8 @@ def test_a_new_record_reaches_a_layout_that_matmul_has_served_before(
     run(us={NAMES[2]: 80.0})
     process.matmul(a, b, out)
     process.matmul(a, b, out, use_records=False)
-    assert [name_of_kernel(source.name) for source in compiler.built] == [NAMES[0], NAMES[2], NAMES[0]]
+    untuned = name_of(model.best(PROBLEM, H200).config)
+    assert [name_of_kernel(source.name) for source in compiler.built] == [untuned, NAMES[2], untuned]
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

@@ -69,6 +69,9 @@ BatchOption = Annotated[
 ContiguousOption = Annotated[
     bool, typer.Option("--contiguous", help="a and b without padding, so that TMA may not read their rows in place.")
 ]
+PaddedOption = Annotated[
+    bool, typer.Option("--padded", help="a and b with rows padded to 16 bytes; else contiguous, as plain arrays are.")
+]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="KEY=VALUE", help="Change a field of the config: tile_n=192. Repeatable."),

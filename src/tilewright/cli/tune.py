@@ -36,6 +36,7 @@ def tune(
     a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
     batch: request.BatchOption = None,
+    padded: request.PaddedOption = False,
     num_sms: request.NumSmsOption = None,
     reduction: request.ReductionOption = Reduction.fast,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Configs of the model that are measured.")] = 8,
@@ -63,7 +64,7 @@ def tune(
     if list_them:
         _list(as_json)
         return
-    named = _problems(sizes, suite, dtype, out_dtype, a_major, b_major, batch)
+    named = _problems(sizes, suite, dtype, out_dtype, a_major, b_major, batch, padded)
     if forget:
         _forget(named, device, num_sms, reduction, yes)
         return
@@ -127,8 +128,9 @@ def _problems(
     a_major: AMajor,
     b_major: BMajor,
     batch: list[int] | None,
+    padded: bool,
 ) -> list[Problem]:
-    """The products that the arguments name; none when they name none."""
+    """The products that the arguments name, of contiguous arrays unless `padded`; none when they name none."""
     from tilewright.bench.suite import entries  # the table of shapes, which --help does not need
     from tilewright.cli.build import sizes_of
 
@@ -136,7 +138,17 @@ def _problems(
         raise typer.BadParameter("give M N K or --suite, not both")
     shapes = sizes_of(sizes) if sizes else [] if suite is None else [entry.shape for entry in entries(suite)]
     return [
-        request.problem(m, n, k, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, batch=batch)
+        request.problem(
+            m,
+            n,
+            k,
+            dtype=dtype,
+            out_dtype=out_dtype,
+            a_major=a_major,
+            b_major=b_major,
+            batch=batch,
+            contiguous=not padded,
+        )
         for m, n, k in shapes
     ]
 
@@ -175,11 +187,11 @@ def _build(
     from tilewright.cli.build import compile_into
     from tilewright.jit.build import source_digest_of  # see _tuned()
     from tilewright.kernels.product import sources as sources_of
-    from tilewright.tuning.candidates import candidates_of
+    from tilewright.tuning.candidates import candidates_of, computed_problem
 
     target = request.preset(device)
     sources = {}
-    for problem in problems:
+    for problem in [computed_problem(each, target) for each in problems]:
         for each in candidates_of(problem, target, num_sms, candidates, reduction.value):
             for source in sources_of(each.family, problem, each.config, target):
                 sources[source_digest_of(source)] = source
@@ -248,12 +260,14 @@ def _list(as_json: bool) -> None:
 
 def _forget(problems: list[Problem], device: str | None, num_sms: int | None, reduction: Reduction, yes: bool) -> None:
     from tilewright import records  # see _tuned()
+    from tilewright.tuning.candidates import computed_problem
 
     own = {each.key: each for each in records.user().records()}
     keys, named = list(own), []
     if problems:
         target = request.preset(device) if device is not None else _present()
-        named = [records.key_of(each, target, num_sms, reduction.value) for each in problems]
+        computed = [computed_problem(each, target) for each in problems]
+        named = [records.key_of(each, target, num_sms, reduction.value) for each in computed]
         keys = [key for key in named if key in own]
     elif own and not yes:
         count = terminal.count_text(len(own), "record", "records")

@@ -66,6 +66,10 @@ class AmpereFamily:
                         yield found
                         break
 
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """None: every config worth a look is in the space."""
+        return iter(())
+
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered header by path: struct Config. There is no wait to be limited."""
         own = own_config(config, AmpereConfig)

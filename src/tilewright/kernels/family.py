@@ -36,6 +36,10 @@ class Family(Protocol):
         """Every legal config that is worth a look for the problem on the device."""
         ...
 
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Further legal configs, for a tuner alone: no figures say yet that the model ranks them well."""
+        ...
+
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered headers by path: the constants, and the wrappers of exactly this shape and type."""
         ...

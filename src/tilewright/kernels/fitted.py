@@ -8,7 +8,7 @@ look; what is fastest, the model knows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilewright.config import SWIZZLE_BYTES, WGMMA_MAX_N, Config
 from tilewright.device import Device
@@ -17,12 +17,12 @@ from tilewright.problem import Problem
 
 _TILES = ((64, 1), (128, 2))  # rows of a tile, consumers
 _MOST_ROWS = 4  # tile rows; with more of them the family's tails even the last wave out
-_MOST_WAVES = 4  # of more the last one is a small part
+MOST_WAVES = 4  # of more the last one is a small part
 _NARROWEST = 64  # columns; narrower tiles read more than they multiply
 
 
-def fitted_space(problem: Problem, device: Device) -> Iterator[Config]:
-    """Every legal config of these that is worth a look; none for a high out, nor for a batch."""
+def fitted_space(problem: Problem, device: Device, waves: Iterable[int] = range(1, MOST_WAVES + 1)) -> Iterator[Config]:
+    """Every legal config of these that is worth a look, in so many waves; none for a high out, nor for a batch."""
     if problem.batch:
         return
     step = 8 if problem.b_major == "k" else SWIZZLE_BYTES // problem.dtype.size
@@ -30,7 +30,7 @@ def fitted_space(problem: Problem, device: Device) -> Iterator[Config]:
         rows = -(-problem.m // tile_m)
         if rows > _MOST_ROWS:
             continue
-        counts = [waves * device.num_sms // rows for waves in range(1, _MOST_WAVES + 1)]  # of columns of tiles
+        counts = [count * device.num_sms // rows for count in waves]  # of columns of tiles
         widths = {-(-problem.n // (count * step)) * step for count in counts if count}
         for tile_n in sorted(width for width in widths if _NARROWEST <= width <= WGMMA_MAX_N):
             base = Config(tile_m=tile_m, tile_n=tile_n, consumers=consumers, stages=2, group_m=rows)

@@ -46,7 +46,7 @@ def header(form: Form) -> str:
             readers.append(f"    {reader} array{index};")
             factor = f", fused.number{index}.value != 0.0f" if step.kind == "beta" else ""
             starts.append(f"array{index}(fused.array{index}, place{factor})")
-            if step.kind == "row_amax":
+            if step.kind == "row_amax" or ("Wide" in reader and step.kind == "aux"):
                 ends.append(f"array{index}.end();")
         if step.kind in ("alpha", "beta"):
             members.append(f"    Number number{index};  // {step}")
@@ -125,12 +125,16 @@ def _reader(step: StepForm, array: ArrayForm, gate: str) -> str:
     kind, paired = f"Type::{array.dtype}", str(array.is_paired).lower()
     if step.kind == "row_amax":
         return "LargestOfRows" if array.access == "rows" else "LargestOfColumns"
+    if step.kind == "aux" and array.is_wide and not gate:
+        return f"ToWideMatrix<{kind}>"
     if step.kind == "aux":
         return f"ToMatrix<{kind}, {str(array.access in ('m', 'rows')).lower()}, {paired}{split}>"
     if array.access == "columns":
         return f"OfColumns<{kind}, {paired}{split}>"
     if array.access == "rows":
         return f"OfRows<{kind}>"
+    if array.is_wide and not gate:
+        return f"OfWideMatrix<{kind}>"
     if array.access == "n":
         return f"OfMatrix<{kind}, {paired}{split}>"
     return f"OfColumnMajor<{kind}{split}>"
@@ -150,7 +154,7 @@ def argument(problem: Problem) -> Argument:
                 PointerArgument(
                     name,
                     extent_bytes(problem, step.array, width),
-                    granule_bytes=step.array.dtype.size * (2 if step.array.is_paired else 1),
+                    granule_bytes=16 if step.array.is_wide else step.array.dtype.size * (1 + step.array.is_paired),
                 )
             )
             parts.append(IntArgument(f"{name}_pitch", step.array.pitch, 8))

@@ -18,7 +18,7 @@ from tilewright.backends.base import (
 from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
 from tilewright.device import Device
 from tilewright.dtypes import DType
-from tilewright.kernels import fused, sums
+from tilewright.kernels import fused, sums, trials
 from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.fitted import fitted_space
 from tilewright.kernels.narrow import narrow_space
@@ -72,7 +72,8 @@ class HopperFamily:
                 continue  # 200 columns of fp32: 25 boxes of 32 bytes
             if base.staggered and (problem.out_dtype.size != 2 or problem.k <= base.tile_k):
                 base = base.replace(staggered=False)
-            for cluster_m in (1,) if base.pingpong else (1, 2):  # no ping-pong in clusters: 192 columns spill there
+            # No ping-pong in clusters: 192 columns spill there; pairs with shares that are no equals: trials.py.
+            for cluster_m in (1,) if base.pingpong or base.tile_n % 16 else (1, 2):
                 config = base.replace(cluster_m=cluster_m)
                 if config.violations(problem, device):
                     continue
@@ -87,6 +88,12 @@ class HopperFamily:
         yield from fitted_space(problem, device)
         yield from narrow_space(problem, device)
         yield from sliced_space(problem, device)
+        yield from trials.trials(problem, device, measured=True)
+
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """Configs for a tuner alone, until figures say more of them (kernels/trials.py)."""
+        offered = set(self.space(problem, device))  # two kinds may come to the same width
+        yield from (config for config in trials.trials(problem, device, measured=False) if config not in offered)
 
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.
@@ -122,6 +129,8 @@ class HopperFamily:
             "CLUSTER_M": config.cluster_m,
             "CLUSTER_N": config.cluster_n,
             "SHARING": config.sharing,
+            "A_BOX_ROWS": config.a_box_rows,
+            "B_BOX_ROWS": config.b_box_rows(problem),
             "SPLIT_K": config.split_k,
             "CLUSTER": config.cluster,
             "THREADS": config.threads,
@@ -201,7 +210,7 @@ class HopperFamily:
         if problem.out_n < problem.n:
             b, b_tail = _b_halves(problem, config)
         else:
-            b = MapArgument("b", _b_map(problem, config, config.tile_n))
+            b = MapArgument("b", _b_map(problem, config, config.b_box_rows(problem)))
         arguments: tuple[Argument, ...] = (
             MapArgument("a", _a_map(problem, config)),
             b,
@@ -260,21 +269,21 @@ def _map(problem: Problem, operand: str, dtype: DType, box: tuple[int, int], swi
     )
 
 
-def _operand_map(problem: Problem, operand: str, tile_extent: int, shares: int, config: Config) -> TensorMap:
+def _operand_map(problem: Problem, operand: str, box_rows: int, shares: int, config: Config) -> TensorMap:
     """A CTA of a cluster loads its share: rows of m or n where k is contiguous, else rows of k, 128 bytes wide."""
     if getattr(problem, f"{operand}_major") == "k":
-        box = (config.tile_k, tile_extent // shares)
+        box = (config.tile_k, box_rows)
     else:
         box = (SWIZZLE_BYTES // problem.dtype.size, config.tile_k // shares)
     return _map(problem, operand, problem.dtype, box, SWIZZLE_BYTES)
 
 
 def _a_map(problem: Problem, config: Config) -> TensorMap:
-    return _operand_map(problem, "a", config.tile_m, config.cluster_n, config)
+    return _operand_map(problem, "a", config.a_box_rows, config.cluster_n, config)
 
 
-def _b_map(problem: Problem, config: Config, tile_n: int) -> TensorMap:
-    return _operand_map(problem, "b", tile_n, config.cluster_m, config)
+def _b_map(problem: Problem, config: Config, box_rows: int) -> TensorMap:
+    return _operand_map(problem, "b", box_rows, config.cluster_m, config)
 
 
 def _b_halves(problem: Problem, config: Config) -> tuple[MapArgument, MapArgument]:
@@ -289,7 +298,7 @@ def _b_halves(problem: Problem, config: Config) -> tuple[MapArgument, MapArgumen
     )
     further = 1 if step == 2 else problem.out_n  # columns from the first to the first of the others
     offset_bytes = further * (problem.b_pitch if k_contiguous else 1) * problem.dtype.size
-    tensor_map = _b_map(columns, config, config.tile_n // 2)
+    tensor_map = _b_map(columns, config, config.b_box_rows(problem))
     return MapArgument("b", tensor_map), MapArgument("b", tensor_map, offset_bytes)
 
 

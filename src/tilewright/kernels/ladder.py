@@ -71,6 +71,10 @@ class Rung(ABC):
         if not self.config.violations(problem, device):
             yield self.config
 
+    def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
+        """None: every config worth a look is in the space."""
+        return iter(())
+
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered headers by path: struct Config, and the wgmma of exactly this width."""
         constants = self.constants(problem, config) | {"WAIT_LIMIT": wait_limit}

@@ -73,7 +73,10 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
 
 
 def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile."""
+    """Pairs of CTAs along the wide side that read the narrow one once for both, where every SM has a tile. Of a width
+    that does not divide evenly: trials.py."""
+    if base.tile_n % 16:
+        return
     config = base.replace(cluster_m=2)
     if config.num_tiles(problem) >= device.num_sms:
         yield from _legal(config, problem, device)

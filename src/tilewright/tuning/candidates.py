@@ -18,9 +18,13 @@ from tilewright.jit.build import build, source_digest_of
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import Family
 from tilewright.kernels.product import sources
+from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
+from tilewright.plan import check_supported
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
+
+_TRIALS = 4  # one in so many candidates may be a trial
 
 
 @dataclass
@@ -38,16 +42,36 @@ class Entry:
     is_proven: bool = False
 
 
+def computed_problem(problem: Problem, device: Device) -> Problem:
+    """The product that is measured and has the record: of copies, where an operand has to be copied first, since a plan
+    asks for the record of what its product's kernel computes. Of that it is itself.
+
+    Raises: UnsupportedError: no family serves the device.
+    """
+    copied = check_supported(device).config.copied(problem)
+    return repacked(problem, copied).row_major
+
+
 def candidates_of(
     problem: Problem, device: Device, num_sms: int | None, count: int, reduction: Reduction = "fast"
 ) -> list[Entry]:
     """The config of record first, where there is one that can run, then the model's fastest; all different.
 
+    A quarter of them at most are trials, which the untuned choice leaves out (kernels/trials.py): the model knows them
+    least, and what it would have chosen is to be measured beside them.
+
     A record's config that is not in the family's space comes last in its order.
     Raises: what model.best() raises.
     """
-    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms, reduction=reduction)
-    found = [Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space[: max(count, 1)]]
+    asked = max(count, 1)
+    offered = model.ranked(problem, device, count=asked, num_sms=num_sms, reduction=reduction)
+    space = model.ranked(problem, device, count=1 << 30, num_sms=num_sms, reduction=reduction, with_trials=True)
+    chosen = [each.config for each in offered]
+    trials = [each for each in space[:asked] if each.config not in chosen][: asked // _TRIALS]
+    kept = {each.config for each in (*offered[: asked - len(trials)], *trials)}
+    found = [
+        Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space if each.config in kept
+    ]
     hint = records.lookup(problem, device, num_sms, reduction)
     if hint is None or reasons_against(hint, problem, device, num_sms):
         return found

@@ -25,13 +25,12 @@ from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
 from tilewright.kernels import product
-from tilewright.kernels.repack import repacked
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
 from tilewright.plan import check_supported, checked_num_sms
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
-from tilewright.tuning.candidates import Entry, candidates_of, compile_all
+from tilewright.tuning.candidates import Entry, candidates_of, compile_all, computed_problem
 from tilewright.tuning.child import Job
 from tilewright.tuning.outcome import Row, Status, Tuned
 from tilewright.tuning.race import Decided, Race, spread
@@ -90,8 +89,6 @@ def tune(
     else:
         problem, ordinal = _problem_of(a, b, out, out_dtype)
     present = _present(ordinal)
-    copied = check_supported(present).config.copied(problem)
-    problem = repacked(problem, copied).row_major  # what the product's kernel computes, and a plan asks for
     (tuned,) = tune_many(
         [problem],
         ordinal=ordinal,
@@ -121,12 +118,14 @@ def tune_many(
 ) -> Iterator[Tuned]:
     """Each problem's outcome as soon as it is there, in one child for as long as nothing goes wrong in it.
 
+    Where operands have to be copied first it is that of the copies' product.
+
     `budget_s` is for all: each problem may take three equal shares of what is left. A problem that no time is left for,
     or that nothing could be measured of, is an outcome without a record. `worker` and `device` are for tests.
     """
-    problems = list(problems)
     present = device or _present(ordinal)
     check_supported(present)
+    problems = [computed_problem(each, present) for each in problems]
     num_sms = checked_num_sms(num_sms, present)
     reduction = checked_reduction(reduction)
     until_s = time.monotonic() + budget_s

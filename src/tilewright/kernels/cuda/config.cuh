@@ -13,6 +13,8 @@ struct Config {
     static constexpr int CLUSTER_M = 1;
     static constexpr int CLUSTER_N = 1;
     static constexpr int SHARING = 1;
+    static constexpr int A_BOX_ROWS = 128;
+    static constexpr int B_BOX_ROWS = 256;
     static constexpr int SPLIT_K = 1;
     static constexpr int CLUSTER = 1;
     static constexpr int THREADS = 384;

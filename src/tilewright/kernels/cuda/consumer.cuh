@@ -3,6 +3,7 @@
 #pragma once
 
 #include "batch.cuh"
+#include "cluster.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
 #include "fused.cuh"
@@ -22,13 +23,14 @@ constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
 
-// One consumer warp gives a slot back: lane r to the CTA of rank r. Its wgmmas on the slot are complete.
+// One consumer warp gives a slot back: lane i to peer i, whose rank it holds (cluster.cuh). Its wgmmas on the slot are
+// complete.
 template <class Ring>
-DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane) {
-    if constexpr (Config::SHARING == 1) {
+DEVICE void release(const Ring& ring, uint32_t slot, uint32_t lane, uint32_t lane_peer) {
+    if constexpr (PEERS == 1) {
         if (lane == 0) ptx::mbarrier_arrive(ring.empty_at(slot));
     } else {
-        if (lane < Config::SHARING) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane));
+        if (lane < PEERS) ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(slot), lane_peer));
     }
 }
 
@@ -126,6 +128,7 @@ public:
           index(consumer_index),
           warp(ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)),
           lane(threadIdx.x % WARP_THREADS),
+          lane_peer(peer(lane, cta_rank)),
           reduction(partials, consumer_index * WARPGROUP_WARPS + warp, lane, cta_rank) {}
 
     DEVICE void run(uint32_t num_wide, uint32_t num_narrow) {
@@ -183,7 +186,8 @@ private:
     DEVICE Place place_in(const OutOfShape& to, int32_t row, int32_t column) const {
         const int32_t own_row = row + static_cast<int32_t>(lane / 4);
         const int32_t own_column = column + static_cast<int32_t>(lane % 4 * 2);
-        return Place{own_row, own_column, to.m, to.n, lane, to.member};
+        const int32_t tile_end = column + OutOfShape::Shape::COLUMNS;
+        return Place{own_row, own_column, to.m, to.n, tile_end < to.n ? tile_end : to.n, lane, to.member};
     }
 
     // Rounds what is stored later, after the epilogue.
@@ -239,7 +243,7 @@ private:
             issue<N, 0, Config::WGMMAS_M, false>(source, rC);
             ptx::wgmma_commit_group();
             ptx::wgmma_wait_group<1>();
-            release(source.ring, previous, lane);
+            release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
         }
@@ -247,7 +251,7 @@ private:
         ptx::wgmma_wait_group<0>();
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
-        release(source.ring, previous, lane);
+        release(source.ring, previous, lane, lane_peer);
         if constexpr (Config::SPLIT_K == 1) {
             store_blocks(rC, to, tile, tile.n / Fused::FOLD);
         } else {
@@ -315,7 +319,7 @@ private:
             issue<N, 0, 2, false>(source, rC);
             ptx::wgmma_commit_group();
             ptx::wgmma_wait_group<1>();
-            release(source.ring, previous, lane);
+            release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
         }
@@ -326,11 +330,11 @@ private:
         ptx::wgmma_commit_group();
         ptx::wgmma_wait_group<1>();
         keep_below(rC[0]);
-        release(source.ring, previous, lane);
+        release(source.ring, previous, lane, lane_peer);
         store(rC[0], to, tile.matrix(), row_of(tile, 0), tile.n / Fused::FOLD);
         ptx::wgmma_wait_group<0>();
         keep_below(rC[1]);
-        release(source.ring, source.state.index, lane);
+        release(source.ring, source.state.index, lane, lane_peer);
         source.state.advance();
         keep_finished(kept, rC[1], to, tile);
     }
@@ -364,5 +368,6 @@ private:
     const uint32_t index;  // 0 .. CONSUMERS-1
     const uint32_t warp;   // of the warpgroup
     const uint32_t lane;
+    const uint32_t lane_peer;  // the rank that this lane tells of free slots
     Reduction reduction;
 };

@@ -3,14 +3,15 @@
 // lane's values lie in out (place.cuh); what lies outside is not read.
 //
 // Sectors. A paired read of one value for each column is 16 or 32 bytes of four lanes, the same for all eight rows; of
-// a matrix as many in each of eight rows, the next block of 8 columns the bytes behind: 16-bit values fill a 32-byte
-// sector in two blocks.
+// a matrix as many in each of eight rows. So 16-bit values would fill half of a 32-byte sector in each access; where
+// rows allow it they are read in chunks of 16 bytes, 64 bytes of each row at once, and exchanged (OfWideMatrix).
 #pragma once
 
 #include "config.cuh"
 #include "place.cuh"
 #include "ptx/guarded.cuh"
 #include "ptx/misc.cuh"
+#include "ptx/shuffle.cuh"
 
 // An array, as the host tells of it: an address, elements between rows or columns, and between matrices.
 template <int DIMS>
@@ -163,6 +164,63 @@ private:
     const int32_t lower_left;
 };
 
+// Four lanes beside each other hold four words each: word w of lane q becomes word q of lane w. A warp.
+DEVICE void transpose_of_four(uint32_t (&words)[4], uint32_t lane) {
+    const bool is_odd = lane % 2 == 1, is_high = lane / 2 % 2 == 1;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {  // of lanes 1 apart: the words off the diagonal of each (2, 2)
+        const uint32_t other = ptx::shfl_sync_bfly(is_odd ? words[i] : words[i + 1], 1);
+        words[i] = is_odd ? other : words[i];
+        words[i + 1] = is_odd ? words[i + 1] : other;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {  // of lanes 2 apart: the (2, 2) off the diagonal
+        const uint32_t other = ptx::shfl_sync_bfly(is_high ? words[i] : words[i + 2], 2);
+        words[i] = is_high ? other : words[i];
+        words[i + 2] = is_high ? words[i + 2] : other;
+    }
+}
+
+// The first column of the lane's own chunk of 8, of the four that the tile begins with.
+DEVICE int32_t own_chunk(const Place& place) { return place.column + static_cast<int32_t>(place.lane % 4 * 6); }
+
+// A matrix of 16-bit values whose rows begin at multiples of 16 bytes: each of four lanes reads 16 bytes, a block of 8
+// columns of four, and the four exchange pairs. So a row's 64 bytes are one access, where pairs of one block at a time
+// would be four of half a sector. A last chunk is read whole.
+template <Type TYPE>
+class OfWideMatrix {
+public:
+    DEVICE OfWideMatrix(const Array& array, const Place& place, bool is_read = true)
+        : address(array.base + (array.offset(place.member) + place.row * array.pitch + own_chunk(place)) * 2),
+          eight_rows(8 * array.pitch * 2),
+          lane(place.lane),
+          upper_left(is_read && place.has_row(0) ? place.end - own_chunk(place) : 0),
+          lower_left(is_read && place.has_row(1) ? place.end - own_chunk(place) : 0) {}
+
+    // A warp; the blocks in their order, from the first on.
+    DEVICE void read(int block, float (&values)[4], int = 0) {
+        if (block % 4 == 0) {
+            ptx::ld_global_v4_u32_if(upper_left - 8 * block > 0, address + block * 16, upper);
+            ptx::ld_global_v4_u32_if(lower_left - 8 * block > 0, address + eight_rows + block * 16, lower);
+            transpose_of_four(upper, lane);
+            transpose_of_four(lower, lane);
+        }
+        values[0] = widened<TYPE>(upper[block % 4] & 0xffffu);
+        values[1] = widened<TYPE>(upper[block % 4] >> 16);
+        values[2] = widened<TYPE>(lower[block % 4] & 0xffffu);
+        values[3] = widened<TYPE>(lower[block % 4] >> 16);
+    }
+
+private:
+    const uint64_t address;
+    const int64_t eight_rows;
+    const uint32_t lane;
+    const int32_t upper_left;
+    const int32_t lower_left;
+    uint32_t upper[4] = {};
+    uint32_t lower[4] = {};
+};
+
 // A matrix whose rows are contiguous.
 template <Type TYPE, Gate GATE = Gate::none>
 class OfColumnMajor {
@@ -200,7 +258,7 @@ DEVICE void multiply(float (&values)[4], float factor) {
 }
 
 template <class Read>
-DEVICE void multiply(float (&values)[4], const Read& array, int block, int part = 0) {
+DEVICE void multiply(float (&values)[4], Read& array, int block, int part = 0) {
     float factors[4];
     array.read(block, factors, part);
 #pragma unroll
@@ -208,7 +266,7 @@ DEVICE void multiply(float (&values)[4], const Read& array, int block, int part 
 }
 
 template <class Read>
-DEVICE void add(float (&values)[4], const Read& array, int block, int part = 0) {
+DEVICE void add(float (&values)[4], Read& array, int block, int part = 0) {
     float terms[4];
     array.read(block, terms, part);
 #pragma unroll
@@ -217,7 +275,7 @@ DEVICE void add(float (&values)[4], const Read& array, int block, int part = 0) 
 
 // With a factor of 0 the array has not been read: nothing is added.
 template <class Read>
-DEVICE void add_multiple(float (&values)[4], float factor, const Read& array, int block, int part = 0) {
+DEVICE void add_multiple(float (&values)[4], float factor, Read& array, int block, int part = 0) {
     float terms[4];
     array.read(block, terms, part);
 #pragma unroll

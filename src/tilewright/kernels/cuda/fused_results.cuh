@@ -12,6 +12,7 @@
 #include "ptx/global.cuh"
 #include "ptx/leave.cuh"
 #include "ptx/misc.cuh"
+#include "ptx/shuffle.cuh"
 
 // Two values rounded to nearest even, the first in the low half.
 template <Type TYPE>
@@ -72,6 +73,60 @@ private:
     const int32_t up;
     const int32_t upper_left;
     const int32_t lower_left;
+};
+
+// The same of 16-bit values whose rows begin at multiples of 16 bytes: of four blocks of 8 columns each of four lanes
+// stores one, 16 bytes of it, once the four have exchanged their pairs.
+template <Type TYPE>
+class ToWideMatrix {
+public:
+    DEVICE ToWideMatrix(const Array& array, const Place& place)
+        : address(array.base + (array.offset(place.member) + place.row * array.pitch + own_chunk(place)) * 2),
+          eight_rows(8 * array.pitch * 2),
+          lane(place.lane),
+          upper_left(place.has_row(0) ? place.end - own_chunk(place) : 0),
+          lower_left(place.has_row(1) ? place.end - own_chunk(place) : 0) {}
+
+    // A warp. The blocks in their order; what is left of four at last leaves with end().
+    DEVICE void write(int block, const float (&values)[4], int = 0) {
+        upper[block % 4] = rounded_two<TYPE>(values[0], values[1]);
+        lower[block % 4] = rounded_two<TYPE>(values[2], values[3]);
+        first = block / 4 * 4;
+        if (block % 4 == 3) flush();
+    }
+
+    DEVICE void end() {
+        if (first >= 0) flush();
+    }
+
+private:
+    DEVICE void flush() {
+        transpose_of_four(upper, lane);
+        transpose_of_four(lower, lane);
+        store(upper_left - 8 * first, address + first * 16, upper);
+        store(lower_left - 8 * first, address + eight_rows + first * 16, lower);
+        first = -1;
+    }
+
+    DEVICE static void store(int32_t left, uint64_t target, const uint32_t (&words)[4]) {
+        if (left >= 8) {
+            ptx::st_global_v4_u32(target, words);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                if (i < left) ptx::st_global_u16(target + 2 * i, words[i / 2] >> i % 2 * 16);
+            }
+        }
+    }
+
+    const uint64_t address;
+    const int64_t eight_rows;
+    const uint32_t lane;
+    const int32_t upper_left;
+    const int32_t lower_left;
+    uint32_t upper[4] = {};
+    uint32_t lower[4] = {};
+    int first = -1;  // block of the four that have not left; -1: none
 };
 
 DEVICE uint32_t larger(uint32_t first, uint32_t second) { return first > second ? first : second; }

@@ -34,7 +34,7 @@
 //            a tile's first slot the  all bytes of the slot                    all consumers; PINGPONG: of the tile's
 //            producer: tile[slot]
 //   empty    consumers' wgmmas have   one arrival of each of those warps, of   the producer of the CTA
-//            read the slot, and all   each CTA that shares it
+//            read the slot, and all   each peer: every CTA that it loads for
 //            lanes tile[slot]
 //   stored   nothing: TMA stores of   one arrival of each consumer warp        the producer, before it fills a narrow
 //            all wide tiles have                                               slot where store slots of wide tiles
@@ -44,12 +44,20 @@
 // From wide to narrow. Before a narrow slot is filled for the first time, every wide slot that lies there has been
 // released for the last time; slot by slot, so the first narrow ones fly while the last wide ones are read.
 //
-// Cluster of 2. Two CTAs below each other (CLUSTER_M == 2) need the same tile of b, two side by side (CLUSTER_N == 2)
-// the same tile of a: each loads one half of it and multicasts it to both. So a slot may be refilled only when the
-// consumers of both CTAs have released it: a consumer warp arrives on its own empty barrier and, by mapa, on the
-// peer's. A half may land before the own producer has announced its bytes:
-// the phase cannot complete before that announcement, since it is also the only arrival. No CTA leaves before every
-// arrival on its barriers has been made: all threads end with a cluster barrier.
+// Cluster. CTAs below each other (a column of CLUSTER_M) need the same tile of b, those side by side (a row of
+// CLUSTER_N) the same tile of a; each loads a share of it, in whole swizzle atoms, and multicasts it to all of them.
+// With both, a CTA's slot is filled by the CTAs of its row and of its column, and by no other:
+//
+//   . . b .    the slot of X: shares of a from its row, of b from its column, of both from X itself; these are its
+//   a a X a    peers, CLUSTER_M + CLUSTER_N - 1 of them (cluster.cuh)
+//
+// A producer writes into the slots of all its peers, so it fills a slot only when the consumers of all of them have
+// released it: a consumer warp arrives on the empty barriers of its own CTA and, by mapa, of every peer, a lane each.
+// No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA. A
+// share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
+// since it is also the only arrival. Nor can a share of the next phase land in this one: its producer has waited for
+// this CTA's consumers. No CTA leaves before every arrival on its barriers has been made and every share has landed,
+// which its consumers wait for: all threads end with a cluster barrier.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
 // Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only
@@ -156,7 +164,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         Consumer(shared, out, out_tail, batch, fused, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
     }
-    if constexpr (Config::SHARING > 1) {  // every arrival on the peer's barriers has been made
+    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
         ptx::barrier_cluster_arrive_release();
         ptx::barrier_cluster_wait_acquire();
     }

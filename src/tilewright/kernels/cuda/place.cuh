@@ -23,10 +23,11 @@ struct Place {
     int32_t column;  // the first of the two in the fragment's first block; even
     int32_t m;       // of out
     int32_t n;
+    int32_t end;     // column behind the tile's last, or behind out's
     uint32_t lane;
     Member member;  // of a batch
 
-    // Columns from the lane's first one of block `block` to the end of out; none or fewer are none.
-    DEVICE int32_t left(int block) const { return n - column - 8 * block; }
+    // Columns from the lane's first one of block `block` to the end; none or fewer are none.
+    DEVICE int32_t left(int block) const { return end - column - 8 * block; }
     DEVICE bool has_row(int half) const { return row + 8 * half < m; }
 };

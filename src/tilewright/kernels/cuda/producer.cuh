@@ -3,6 +3,7 @@
 #pragma once
 
 #include "batch.cuh"
+#include "cluster.cuh"
 #include "config.cuh"
 #include "epilogue.cuh"
 #include "fused.cuh"
@@ -13,21 +14,30 @@
 #include "split.cuh"
 #include "swizzle.cuh"
 
-constexpr uint16_t CLUSTER_MASK = (1 << Config::SHARING) - 1;
+// Of the CTAs that need the same tile of an operand, the number of this one, and a bit for the rank of each.
+struct Sharers {
+    int32_t index;
+    uint16_t mask;
+};
 
 // Loads this CTA's share of an operand's tile: EXTENT of its rows (a) or columns (b) from `first` on, times TILE_K.
-// With SHARES CTAs each loads one of as many parts for all of them: rows where k is contiguous, else k rows of each
-// panel.
-template <bool K_MAJOR, int EXTENT, int SHARES>
+// With SHARES CTAs each loads a part for all of them: where k is contiguous every SHARES-th box of BOX_ROWS rows, which
+// need not be as many for each of them; else as many k rows of each panel.
+template <bool K_MAJOR, int EXTENT, int SHARES, int BOX_ROWS>
 DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int32_t k, const Member& member,
-                      uint32_t barrier, uint32_t cta_rank) {
-    const int32_t rank = static_cast<int32_t>(cta_rank);
+                      uint32_t barrier, const Sharers& sharers) {
+    const int32_t rank = sharers.index;
     if constexpr (K_MAJOR && SHARES == 1) {
         load_box(target, map, k, first, member, barrier);  // (EXTENT, TILE_K)
     } else if constexpr (K_MAJOR) {
-        constexpr int SHARE = EXTENT / SHARES;
-        load_box_multicast(target + rank * SHARE * SWIZZLE_BYTES, map, k, first + rank * SHARE, member, barrier,
-                           CLUSTER_MASK);  // (SHARE, TILE_K)
+        constexpr int BOXES = EXTENT / BOX_ROWS;
+#pragma unroll
+        for (int round = 0; round < BOXES; round += SHARES) {
+            if (BOXES - round < SHARES && rank >= BOXES - round) break;  // no box of the last round is left for it
+            const int32_t row = (round + rank) * BOX_ROWS;
+            load_box_multicast(target + row * SWIZZLE_BYTES, map, k, first + row, member, barrier,
+                               sharers.mask);  // (BOX_ROWS, TILE_K)
+        }
     } else {
         constexpr int SHARE_K = Config::TILE_K / SHARES;
 #pragma unroll
@@ -38,7 +48,7 @@ DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int3
                 load_box(panel_target, map, column, k, member, barrier);  // (TILE_K, PANEL_COLUMNS)
             } else {
                 load_box_multicast(panel_target + rank * SHARE_K * SWIZZLE_BYTES, map, column, k + rank * SHARE_K,
-                                   member, barrier, CLUSTER_MASK);  // (SHARE_K, PANEL_COLUMNS)
+                                   member, barrier, sharers.mask);  // (SHARE_K, PANEL_COLUMNS)
             }
         }
     }
@@ -47,38 +57,45 @@ DEVICE void load_tile(uint32_t target, const TensorMap& map, int32_t first, int3
 // Loads a narrow tile of b, if the kernel has such tiles.
 DEVICE void load_tail(uint32_t target, const TensorMap& map, int32_t n, int32_t k, const Member& member,
                       uint32_t barrier) {
-    load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1>(target, map, n, k, member, barrier, 0);
+    load_tile<Config::B_K_MAJOR, Config::TAIL_N, 1, Config::TAIL_N>(target, map, n, k, member, barrier, Sharers{0, 1});
 }
 DEVICE void load_tail(uint32_t, const NoTensorMap&, int32_t, int32_t, const Member&, uint32_t) {}
 
 // Loads a tile of b from column `n` of the product on, of a folded out half of it through each map (fused.cuh). The
 // other map is that of narrow tiles, which a folded out has not.
 DEVICE void load_columns(uint32_t target, const TensorMap& map, const TensorMap& other, int32_t n, int32_t k,
-                         const Member& member, uint32_t barrier, uint32_t cta_rank) {
-    if constexpr (Fused::FOLD == 1) {
-        load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(target, map, n, k, member, barrier, cta_rank);
-    } else {
-        constexpr int HALF = Config::TILE_N / 2;
-        load_tile<Config::B_K_MAJOR, HALF, Config::CLUSTER_M>(target, map, n / 2, k, member, barrier, cta_rank);
-        load_tile<Config::B_K_MAJOR, HALF, Config::CLUSTER_M>(target + HALF * SWIZZLE_BYTES, other, n / 2, k, member,
-                                                              barrier, cta_rank);
+                         const Member& member, uint32_t barrier, const Sharers& sharers) {
+    constexpr int COLUMNS = Config::TILE_N / Fused::FOLD;
+    const int32_t first = n / Fused::FOLD;
+    load_tile<Config::B_K_MAJOR, COLUMNS, Config::CLUSTER_M, Config::B_BOX_ROWS>(target, map, first, k, member, barrier,
+                                                                                sharers);
+    if constexpr (Fused::FOLD == 2) {
+        load_tile<Config::B_K_MAJOR, COLUMNS, Config::CLUSTER_M, Config::B_BOX_ROWS>(
+            target + COLUMNS * SWIZZLE_BYTES, other, first, k, member, barrier, sharers);
     }
 }
 DEVICE void load_columns(uint32_t target, const TensorMap& map, const NoTensorMap&, int32_t n, int32_t k,
-                         const Member& member, uint32_t barrier, uint32_t cta_rank) {
-    load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M>(target, map, n, k, member, barrier, cta_rank);
+                         const Member& member, uint32_t barrier, const Sharers& sharers) {
+    load_tile<Config::B_K_MAJOR, Config::TILE_N, Config::CLUSTER_M, Config::B_BOX_ROWS>(target, map, n, k, member,
+                                                                                       barrier, sharers);
 }
 using BTailMap = MapIf<(Config::TAIL_N > 0 || Fused::FOLD == 2)>::type;
 
 // Whether a CTA's tile number `i` is walked with k backwards.
 DEVICE bool is_backward(uint32_t i) { return Config::K_BACK_AND_FORTH && i % 2 == 1; }
 
+// What a producer passes before it loads from k on, where the operands lie ready: nothing.
+struct OpenGate {
+    DEVICE void await(int32_t) {}
+};
+
 // One lane: fills slot after slot, tile after tile.
+template <class Gate = OpenGate>
 class Producer {
 public:
     DEVICE Producer(const Shared& shared, const TensorMap& the_a_map, const TensorMap& the_b_map,
                     const BTailMap& the_b_tail_map, const Batch& the_batch, const KTiles& the_k_tiles,
-                    uint32_t the_rank)
+                    uint32_t the_rank, const Gate& the_gate = Gate())
         : wide{WideRing(shared, 0)},
           narrow{NarrowRing(shared, Config::STAGES)},
           stored(shared_address(&shared.stored)),
@@ -87,7 +104,9 @@ public:
           b_tail_map(the_b_tail_map),
           batch(the_batch),
           k_tiles(the_k_tiles),
-          cta_rank(the_rank) {}
+          a_sharers{static_cast<int32_t>(column_in_cluster(the_rank)), mask_of_row(the_rank)},
+          b_sharers{static_cast<int32_t>(row_in_cluster(the_rank)), mask_of_column(the_rank)},
+          gate(the_gate) {}
 
     DEVICE void run(const TileSchedule& schedule) {
         const uint32_t num_wide = schedule.num_wide();
@@ -95,7 +114,7 @@ public:
             const Tile tile = schedule.wide(i);
             const Member member = batch.b_member(batch.member(tile.matrix()));
             fill(wide, tile, is_backward(i), [&](uint32_t b, int32_t k, uint32_t full) {
-                load_columns(b, b_map, b_tail_map, tile.n, k, member, full, cta_rank);
+                load_columns(b, b_map, b_tail_map, tile.n, k, member, full, b_sharers);
             });
         }
         if constexpr (Config::TAIL_N > 0) {
@@ -128,10 +147,11 @@ private:
             const uint32_t full = ring.full_at(slot);
             wait(ring.empty_at(slot), filling.state.parity);
             await_room(filling);
+            gate.await(k);
             if (k_tile == 0) ring.put_tile(slot, tile);
             ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);
-            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N>(ring.a_at(slot), a_map, tile.m, k, member,
-                                                                            full, cta_rank);
+            load_tile<Config::A_K_MAJOR, Config::TILE_M, Config::CLUSTER_N, Config::A_BOX_ROWS>(
+                ring.a_at(slot), a_map, tile.m, k, member, full, a_sharers);
             load_columns(ring.b_at(slot), k, full);
             filling.state.advance();
         }
@@ -160,5 +180,7 @@ private:
     const BTailMap& b_tail_map;
     const Batch& batch;
     const KTiles k_tiles;
-    const uint32_t cta_rank;
+    const Sharers a_sharers;  // this CTA's row of the cluster
+    const Sharers b_sharers;  // its column
+    Gate gate;
 };

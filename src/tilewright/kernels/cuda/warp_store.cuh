@@ -50,8 +50,13 @@ template <class Sums>
 DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, uint32_t matrix, const Out& out,
                         int32_t row, int32_t column, int32_t lane) {
     if (row >= out.m) return;  // the same for every lane
-    const Place place{row + lane / 4, column + lane % 4 * 2, out.m,
-                      out.n,          static_cast<uint32_t>(lane), member_in(strides, matrix)};
+    const Place place{row + lane / 4,
+                      column + lane % 4 * 2,
+                      out.m,
+                      out.n,
+                      min(out.n, column + Config::WARP_N),
+                      static_cast<uint32_t>(lane),
+                      member_in(strides, matrix)};
     FusedRows rows(fused, place);
     float up[4];  // of a folded out, which this kernel has not
 #pragma unroll

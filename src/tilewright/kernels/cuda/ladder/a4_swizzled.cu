@@ -99,7 +99,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const Tile tile = tile_of(blockIdx.x, m, n);
-    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix), b = operand_of(b_base, b_pitch, n, k, tile.matrix);
+    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix);
+    const Operand b = operand_of(b_base, b_pitch, n, k, tile.matrix);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     Accumulators rC;

@@ -67,7 +67,7 @@ static_assert(sizeof(Shared) == Config::SMEM_BYTES, "the rung's smem_bytes and S
 // Where 16-byte chunk `chunk` of row `row` lies in a tile. The pattern repeats after 8 rows: 16 below are 16 below.
 DEVICE uint32_t offset_of(int32_t row, int32_t chunk) {
     const uint32_t offset = row * PITCH_BYTES + chunk * CHUNK_BYTES;
-    return Config::SWIZZLED ? swizzled<PITCH_BYTES>(offset) : offset;  // rows as they are: to see what prefetch alone does
+    return Config::SWIZZLED ? swizzled<PITCH_BYTES>(offset) : offset;  // else: what prefetch alone does
 }
 
 // What a thread copies of an operand: one chunk of every ROW_STEP-th row. `next` moves on along k.
@@ -132,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const Tile tile = tile_of(blockIdx.x, m, n);
-    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix), b = operand_of(b_base, b_pitch, n, k, tile.matrix);
+    const Operand a = operand_of(a_base, a_pitch, m, k, tile.matrix);
+    const Operand b = operand_of(b_base, b_pitch, n, k, tile.matrix);
     const WarpPlace warp = warp_place();
     const int32_t num_k_tiles = (k - 1) / Config::TILE_K + 1;
     Source a_source = source_of(a, tile.row), b_source = source_of(b, tile.column);

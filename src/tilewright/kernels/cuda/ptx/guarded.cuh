@@ -48,4 +48,19 @@ DEVICE void ld_global_v2_u32_if(bool condition, uint64_t address, uint32_t (&wor
         : "l"(address), "r"(static_cast<uint32_t>(condition)));
 }
 
+// PTX ISA, ld.global.v4.u32: 16 bytes, 16-byte aligned.
+DEVICE void ld_global_v4_u32_if(bool condition, uint64_t address, uint32_t (&words)[4]) {
+    asm("{\n"
+        ".reg .pred is_read;\n"
+        "setp.ne.u32 is_read, %5, 0;\n"
+        "mov.u32 %0, 0;\n"
+        "mov.u32 %1, 0;\n"
+        "mov.u32 %2, 0;\n"
+        "mov.u32 %3, 0;\n"
+        "@is_read ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+        "}\n"
+        : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+        : "l"(address), "r"(static_cast<uint32_t>(condition)));
+}
+
 }  // namespace ptx

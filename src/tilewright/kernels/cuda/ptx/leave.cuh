@@ -5,13 +5,6 @@
 
 namespace ptx {
 
-// PTX ISA, shfl.sync.bfly: a warp. Each lane gets the value of the lane whose number differs in the bits of `mask`.
-DEVICE uint32_t shfl_sync_bfly(uint32_t value, uint32_t mask) {
-    uint32_t found;
-    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(found) : "r"(value), "r"(mask));
-    return found;
-}
-
 // PTX ISA, red.global.max.u32: 4 bytes, 4-byte aligned. Relaxed, at the scope of the GPU.
 DEVICE void red_global_max_u32(uint64_t address, uint32_t value) {
     asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");

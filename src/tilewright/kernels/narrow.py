@@ -69,7 +69,9 @@ def _split(base: Config, splits: tuple[int, ...], problem: Problem, device: Devi
             continue
         if split_k == SPLITS[-1] and base.tile_m * base.tile_n > _MOST_IN_8:
             continue
-        yield from _legal(base.replace(split_k=split_k), problem, device)
+        config = deep(base.replace(split_k=split_k), problem, device)
+        if not config.violations(problem, device):
+            yield config
 
 
 def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
@@ -77,23 +79,17 @@ def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
     that does not divide evenly: trials.py."""
     if base.tile_n % 16:
         return
-    config = base.replace(cluster_m=2)
-    if config.num_tiles(problem) >= device.num_sms:
-        yield from _legal(config, problem, device)
-
-
-def _legal(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """The config with as deep a ring as is of use, where it can run."""
-    if config.violations(problem, device):  # asked first: half of 8 columns, of a gate, fill no store slot to count
-        return
-    config = deep(config, problem, device)
-    if not config.violations(problem, device):
+    config = deep(base.replace(cluster_m=2), problem, device)
+    if config.num_tiles(problem) >= device.num_sms and not config.violations(problem, device):
         yield config
 
 
 def deep(config: Config, problem: Problem, device: Device) -> Config:
     """With as many stages as shared memory has room for, but no more than a CTA has k tiles where these are few: every
-    stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel."""
+    stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel. A config that
+    cannot run is left as it is: of 8 columns, half of which are gates, there is no store slot to count."""
+    if config.violations(problem, device):
+        return config
     room = device.smem_per_cta_bytes - config.smem_bytes(problem)
     per_stage = (config.replace(stages=6).smem_bytes(problem) - config.smem_bytes(problem)) // 4
     fits = min(MAX_STAGES, config.stages + max(0, room) // per_stage)

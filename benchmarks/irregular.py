@@ -151,7 +151,10 @@ def main(words: list[str] | None = None) -> int:
         return 0
     if options.child:
         return write_rows(ROWS[options.child](), options.log)
-    found = content(sys.argv[1:] if words is None else words, [part for part in LIMITS_S if getattr(options, part)])
+    parts = [part for part in LIMITS_S if getattr(options, part)]
+    if not parts:
+        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *LIMITS_S)))
+    found = content(sys.argv[1:] if words is None else words, parts)
     print("\n".join(table(found["rows"])))
     if options.into:
         options.into.parent.mkdir(parents=True, exist_ok=True)

@@ -129,6 +129,14 @@ def test_sampled_rows_hold_the_first_and_the_last() -> None:
     assert rows == sorted(rows)
 
 
+def test_an_out_without_columns_or_rows_is_right() -> None:
+    a, b = np.ones((4, 8), BF16.numpy), np.ones((8, 4), BF16.numpy)
+    for rows, columns in ((4, 0), (0, 4)):
+        out = np.zeros((rows, columns), BF16.numpy)
+        assert check(a[:rows], b[:, :columns], out, BF16).elements == 0
+        assert check_exact(a[:rows], b[:, :columns], out).ok
+
+
 def test_only_the_named_rows_are_checked() -> None:
     a, b, out = product(40, 30, 64, BF16, BF16)
     out[3] = np.nan

@@ -52,6 +52,14 @@ def test_vectors_and_matrices_are_reached_by_their_strides() -> None:
         assert (found.access, found.pitch) == (access, pitch)
 
 
+def test_arrays_without_elements_have_any_strides() -> None:
+    for batch in ((), (2,), (0,)):
+        rows = 8 if batch == (0,) else 0
+        for kind, option, shape in (("aux", "", (rows, 4)), ("add", "", (rows, 4)), ("bias", "row", (rows,))):
+            given = view((*batch, *shape), (0,) * (len(batch) + len(shape)))
+            assert array(problem((*batch, rows, 16), (*batch, 16, 4), (kind, option, given)))
+
+
 def test_a_column_major_out_exchanges_rows_and_columns_of_the_kernels_problem() -> None:
     out = view((64, 32), (1, 64))
     found = problem((64, 128), (128, 32), ("bias", "column", view((32,))), out=out)

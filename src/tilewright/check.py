@@ -270,7 +270,10 @@ class _Tally:
 
     def add(self, selected: Any, error: Any, bound: Any, is_right: Any) -> None:
         """Count one block. `bound` None: any error at all is past it."""
-        self.elements += error.shape[0] * error.shape[1]
+        count = error.shape[0] * error.shape[1]
+        if not count:
+            return  # an out without columns: nothing has a maximum
+        self.elements += count
         known = (error == error) & (error != float("inf"))
         finite = _where(known, error, 0.0)
         self.max_error = max(self.max_error, float(finite.max()))

@@ -578,7 +578,7 @@ class Config:
         if problem.b_major == "n" and problem.n // 2 * problem.dtype.size % TMA_ALIGNMENT_BYTES:
             found.append(
                 f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
-                f"{TMA_ALIGNMENT_BYTES} bytes"
+                f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
             )
         return found
 

@@ -104,6 +104,7 @@ class Beta(Step):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "x", _number("beta", self.x))
+        _checked_array(self.kind, self.c)
 
     @property
     def array(self) -> Any:
@@ -126,6 +127,7 @@ class Bias(Step):
     kind = "bias"
 
     def __post_init__(self) -> None:
+        _checked_array(self.kind, self.vector)
         _checked_word("per", self.per, ("column", "row"))
 
     @property
@@ -146,6 +148,7 @@ class Scale(Step):
     kind = "scale"
 
     def __post_init__(self) -> None:
+        _checked_array(self.kind, self.vector)
         _checked_word("per", self.per, ("column", "row"))
 
     @property
@@ -193,6 +196,9 @@ class Add(Step):
     tensor: Any
     kind = "add"
 
+    def __post_init__(self) -> None:
+        _checked_array(self.kind, self.tensor)
+
     @property
     def array(self) -> Any:
         return self.tensor
@@ -225,6 +231,9 @@ class Aux(Step):
     out: Any
     kind = "aux"
 
+    def __post_init__(self) -> None:
+        _checked_array(self.kind, self.out)
+
     @property
     def array(self) -> Any:
         return self.out
@@ -240,6 +249,9 @@ class RowAmax(Step):
     out: Any
     kind = "row_amax"
 
+    def __post_init__(self) -> None:
+        _checked_array(self.kind, self.out)
+
     @property
     def array(self) -> Any:
         return self.out
@@ -251,6 +263,9 @@ class RowSum(Step):
 
     out: Any
     kind = "row_sum"
+
+    def __post_init__(self) -> None:
+        _checked_array(self.kind, self.out)
 
     @property
     def array(self) -> Any:
@@ -318,12 +333,22 @@ def _number(name: str, value: object) -> float:
             rule="it is a number, a parameter of each call",
             works=f"pass a float (an array's element: {name}.item())",
         )
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number past what float64 holds: refused below, as the others past fp32
+        number = float(np.finfo(np.float64).max)
     if math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
         raise DTypeError(
-            asked=f"{name} = {number}", rule="numbers are fp32, up to 3.4e38", works="pass a smaller number"
+            asked=f"{name} = {repr(value)[:60]}", rule="numbers are fp32, up to 3.4e38", works="pass a smaller number"
         )
     return float(np.float32(number))
+
+
+def _checked_array(kind: str, array: object) -> None:
+    if array is None:  # whatever else is no array is refused where it meets a product
+        raise UnsupportedError(
+            asked=f"{kind} of None", rule="the step reads or writes an array", works="leave the step out"
+        )
 
 
 def _checked_word(name: str, value: object, allowed: tuple[str, ...]) -> None:

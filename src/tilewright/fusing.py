@@ -179,6 +179,8 @@ def _contiguous(
     """(row stride, column stride) of which one is 1; those along a single row or column are whatever fits."""
     rows, columns = extents
     row, column = strides
+    if 0 in view.shape:  # without an element any strides are as good
+        row, column = 1 if _is_row(kind, option) else columns, 1
     if option == "column" and (column == 1 or columns <= 1):
         return 0, 1
     if _is_row(kind, option) and (row == 1 or rows <= 1):
@@ -197,6 +199,8 @@ def _contiguous(
 
 def _check_apart(kind: str, view: View, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
     """Raises LayoutError where two elements of an array that is written share a place."""
+    if 0 in view.shape:
+        return
     span = 1
     for stride, extent in sorted(
         (stride, extent) for stride, extent in zip(strides, extents, strict=True) if extent > 1

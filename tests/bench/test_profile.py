@@ -29,7 +29,7 @@ from tilewright.bench.profile_counts import (
     small_problems,
 )
 from tilewright.bench.sweeps import PROBLEM, sweep
-from tilewright.errors import ConfigError, UnsupportedError
+from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.problem import packed
 
 CSV = (Path(__file__).parent / "ncu_a5_256.csv").read_text()
@@ -221,6 +221,21 @@ def test_a_file_without_rows_of_a_profile_is_refused(text: str) -> None:
         profile.rows_of_file(text, "x.json")
     with pytest.raises(UnsupportedError, match='has "asked"'):
         Asked.of_row({"kind": "profile", "asked": {"m": 1}})
+
+
+@pytest.mark.parametrize("counted", [None, "none", {"gmmas": "5"}])
+def test_a_row_whose_counters_are_no_numbers_is_refused(counted: Any) -> None:
+    with pytest.raises(UnsupportedError, match="a number for each counter"):
+        profile.rows_of_file(json.dumps({"rows": [{"kind": "profile", "counted": counted}]}), "x.json")
+    with pytest.raises(UnsupportedError, match="both are lists"):
+        Asked.of_row({"asked": {"m": 1, "n": 1, "k": 1, "config": 5}})
+
+
+def test_a_product_without_elements_has_nothing_to_count() -> None:
+    for sizes in ((0, 64, 64), (64, 0, 64), (64, 64, 0)):
+        m, n, k = sizes
+        with pytest.raises(ShapeError, match="no k tile"):
+            profile.emulated_row(Asked(m=m, n=n, k=k), "h200")
 
 
 # -- the emulator's counts ---------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ def test_without_ncu_the_refusal_says_what_works(monkeypatch: pytest.MonkeyPatch
         (("128", "128", "128", "--size", "128"), "without M N K"),
         (("--size", "12y"), "is no size"),
         (("--from", "rows.json", "--rung", "a4"), "rows say themselves"),
+        (("--size", "64", "--rung", "a4", "--family", "ampere"), "a rung is a kernel by itself"),
         (("--emulated", "--from", "x.csv", "--size", "128"), "without --from"),
         (("--size", "128", "--from", "nowhere.csv"), "No such file"),
         (("--from", "nowhere.json"), "No such file"),

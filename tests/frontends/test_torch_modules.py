@@ -200,6 +200,37 @@ def test_what_is_not_replaced_is_reported_with_the_reason_and_stays_as_it_was() 
     assert dict(T.patch(model).kept)["good"] == "patched before"
 
 
+def test_a_where_that_fails_leaves_the_model_as_it_was() -> None:
+    model = Model()
+    with pytest.raises(ZeroDivisionError):
+        T.patch(model, where=lambda name, module: 1 / (name != "head"), emulates=True)
+    assert type(model.up) is nn.Linear
+
+
+def test_what_is_no_module_or_has_no_weight_is_said() -> None:
+    for function in (T.patch, T.unpatch):
+        with pytest.raises(UnsupportedError, match="the model itself"):
+            function([nn.Linear(4, 4)])
+    bare = nn.Linear(4, 4, dtype=BF16)
+    del bare.weight
+    assert "no weight" in str(T.patch(bare, emulates=True))
+
+
+def test_a_module_that_was_parametrised_since_is_unpatched_too() -> None:
+    class Doubled(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return 2 * weight
+
+    model, x = nn.Linear(8, 4, dtype=BF16), whole(3, 8)
+    expected = 2 * nn.functional.linear(x, model.weight) + model.bias
+    T.patch(model, emulates=True)
+    nn.utils.parametrize.register_parametrization(model, "weight", Doubled())
+    assert T.unpatch(model) == ("",)
+    torch.testing.assert_close(model(x), expected, rtol=2**-6, atol=2**-6)
+    nn.utils.parametrize.remove_parametrizations(model, "weight")
+    assert type(model) is nn.Linear
+
+
 def test_where_and_autocast_and_the_device_decide_too(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = nn.Linear(8, 8)
     assert "left out by where" in str(T.patch(layer, where=lambda name, module: False, autocast=True, emulates=True))

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
-from tilewright.errors import DTypeError, ShapeError, UnsupportedError  # noqa: E402
+from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError  # noqa: E402
 
 T = tilewright.torch
 OPS = torch.ops.tilewright
@@ -228,6 +228,41 @@ def test_second_derivatives_and_transforms_go_through_an_activation(activation: 
             torch.autograd.grad(linears[0](leaf, w).sum(), leaf, create_graph=True)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "silu"])
+def test_a_derivative_can_be_taken_of_weights_alone_and_of_gradients_by_transforms(activation: str) -> None:
+    function = getattr(torch.nn.functional, activation)
+    x, w = whole(4, 3) / 8, whole(5, 3, seed=1) / 8
+
+    def of_weights(linear: Any) -> Tensor:
+        leaf = w.clone().requires_grad_()
+        (first,) = torch.autograd.grad(linear(x, leaf).float().square().sum(), leaf, create_graph=True)
+        return torch.autograd.grad(first.float().square().sum(), leaf)[0]
+
+    def nested(linear: Any) -> Tensor:
+        inner = torch.func.grad(lambda t: linear(t, w).float().square().sum())
+        return torch.func.grad(lambda t: inner(t).float().square().sum())(x)
+
+    for derivative in (of_weights, nested):
+        found = derivative(lambda t, s: T.linear(t, s, activation=activation))
+        expected = derivative(lambda t, s: function(torch.nn.functional.linear(t.double(), s.double())))
+        torch.testing.assert_close(found, expected, rtol=2**-4, atol=2**-4)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_an_expert_without_tokens_has_gradients_of_zero(activation: str) -> None:
+    x, w, bias = whole(0, 8).requires_grad_(), whole(4, 8).requires_grad_(), whole(4).requires_grad_()
+    T.linear(x, w, bias, activation=activation).sum().backward()
+    assert x.grad.shape == (0, 8)
+    assert not w.grad.any()
+    assert not bias.grad.any()
+
+
+def test_an_fp32_bias_leaves_the_type_of_a_mapped_linear() -> None:
+    x, w = whole(4, 8), whole(5, 8)
+    found = torch.vmap(lambda bias: T.linear(x, w, bias))(whole(2, 5, dtype=torch.float32))
+    assert found.dtype == torch.bfloat16
+
+
 def test_deterministic_algorithms_are_what_these_are() -> None:
     x, w = whole(5, 8).requires_grad_(), whole(7, 8, seed=1).requires_grad_()
     expected = gradients(T.linear, x, w)
@@ -261,6 +296,36 @@ REFUSED = {
         UnsupportedError,
         "on one device",
     ),
+    "a bias elsewhere": (
+        lambda: T.linear(whole(4, 8), whole(4, 8), whole(4).to("meta")),
+        UnsupportedError,
+        "on one device",
+    ),
+    "a c elsewhere": (
+        lambda: T.addmm(whole(4).to("meta"), whole(4, 8), whole(8, 4)),
+        UnsupportedError,
+        "on one device",
+    ),
+    "a c of more rows": (lambda: T.addmm(whole(4, 4), whole(1, 8), whole(8, 4)), ShapeError, "c broadcasts"),
+    "a number for a row": (lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), beta=1e300), DTypeError, "fp32"),
+    "batches of two sizes": (lambda: T.matmul(whole(2, 4, 8), whole(3, 8, 4)), ShapeError, "are broadcast"),
+    "an out that would be broadcast to": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out=whole(3, 8, 8)[:, ::2, ::2]),
+        ShapeError,
+        r"out with shape \(4, 4\)",
+    ),
+    "an out that overlaps itself": (
+        lambda: T.matmul(whole(8, 8), whole(8, 8), out=whole(64).as_strided((8, 8), (3, 2))),
+        LayoutError,
+        "a place of its own",
+    ),
+    "no tensor": (lambda: T.matmul(whole(4, 8), None), UnsupportedError, "pass a tensor"),
+    "a sparse tensor": (lambda: T.linear(whole(4, 8).to_sparse(), whole(4, 8)), UnsupportedError, "to_dense"),
+    "an activation under vmap": (
+        lambda: torch.vmap(lambda x, w: T.linear(x, w, activation="elu"))(whole(2, 4, 8), whole(2, 4, 8)),
+        UnsupportedError,
+        "relu, gelu",
+    ),
 }
 
 
@@ -283,6 +348,8 @@ def test_a_fake_refuses_what_the_kernel_refuses() -> None:
         ):
             with pytest.raises((DTypeError, ShapeError)):
                 T.matmul(mode.from_tensor(a), mode.from_tensor(b))
+        with pytest.raises(ShapeError):
+            T.matmul(*map(mode.from_tensor, (whole(4, 8), whole(8, 4))), out=mode.from_tensor(whole(3, 4)))
 
 
 def test_forward_mode_is_refused_by_name() -> None:

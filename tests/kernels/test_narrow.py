@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright import device
+from tilewright.epilogue import Gated, packed_form
 from tilewright.kernels.narrow import narrow_space
 from tilewright.problem import Problem, packed
 
@@ -30,6 +33,13 @@ def test_everything_offered_is_legal_and_offered_once(problem: Problem) -> None:
     assert 3 <= len(found) <= 48
     assert len(set(found)) == len(found)
     assert all(config.violations(problem, H200) == () for config in found)
+
+
+@pytest.mark.parametrize("m", [1, 24, 64])
+@pytest.mark.parametrize("n", [2, 24, 200, 4096])
+def test_a_gate_is_offered_whole_halves_of_tiles(m: int, n: int) -> None:
+    problem = replace(packed(m, n, 512), epilogue=packed_form(Gated(), m, n))
+    assert all(config.violations(problem, H200) == () for config in narrow_space(problem, H200))
 
 
 def test_a_large_product_is_offered_none() -> None:

@@ -26,7 +26,7 @@ from tilewright.bench.profile_counts import extent_of, small_plan, small_problem
 from tilewright.config import changes_from
 from tilewright.device import Device, preset
 from tilewright.dispatch import Dispatcher
-from tilewright.errors import UnsupportedError
+from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.kernels.ampere import AMPERE
 from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
@@ -72,11 +72,24 @@ class Asked:
                 rule='a row of `tilewright profile` has "asked", with m, n, k and what else was said',
                 works="give rows that `tilewright profile --into FILE` wrote, or ncu's CSV with the sizes in words",
             )
-        return cls(**found | {name: tuple(found[name]) for name in ("batch", "config") if name in found})
+        lists = {name: found[name] for name in ("batch", "config") if name in found}
+        if not all(isinstance(value, list | tuple) for value in lists.values()):
+            raise UnsupportedError(
+                asked=f"a row with {' and '.join(f'{name} = {value!r}' for name, value in lists.items())}"[:120],
+                rule="both are lists, of sizes and of KEY=VALUE words",
+                works="give rows that `tilewright profile --into FILE` wrote",
+            )
+        return cls(**found | {name: tuple(value) for name, value in lists.items()})
 
     @property
     def problem(self) -> Problem:
-        """Of freshly allocated matrices. Raises: ShapeError, LayoutError, DTypeError: see packed()."""
+        """Of freshly allocated matrices. Raises: ShapeError, LayoutError, DTypeError: see packed(); and of no size."""
+        if 0 in (self.m, self.n, self.k, *self.batch):
+            raise ShapeError(
+                asked=f"counters of a product of {self.m} x {self.n} x {self.k}, batch {self.batch}",
+                rule="without elements there is no k tile to count",
+                works="sizes from 1",
+            )
         return packed(
             self.m,
             self.n,
@@ -177,6 +190,14 @@ def rows_of_file(text: str, where: str) -> list[Row]:
         rows = [row for row in (content["rows"] if isinstance(content, dict) else content) if row["kind"] == KIND]
     except (ValueError, KeyError, TypeError):
         rows = []
+    for row in rows:
+        counted = row.get("counted")
+        if not (isinstance(counted, dict) and all(isinstance(value, int | float) for value in counted.values())):
+            raise UnsupportedError(
+                asked=f"counters {repr(counted)[:60]} of a row of {where}",
+                rule='"counted" holds a number for each counter, and nothing where nothing was counted',
+                works="give what `tilewright profile --into FILE` wrote",
+            )
     if not rows:
         raise UnsupportedError(
             asked=f"rows of {where}",

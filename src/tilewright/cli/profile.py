@@ -59,6 +59,8 @@ def profile(
     is_rows = from_file is not None and from_file.suffix == ".json"
     if is_rows and (what or size or rung or family):
         raise typer.BadParameter("rows say themselves what was profiled; leave the product out", param_hint="--from")
+    if rung and family:
+        raise typer.BadParameter("a rung is a kernel by itself; it goes without --family", param_hint="--rung")
     if is_rows:
         assert from_file is not None
         rows = measurement.rows_of_file(_text(from_file), from_file.name)

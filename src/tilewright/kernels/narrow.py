@@ -86,7 +86,10 @@ def _paired(base: Config, problem: Problem, device: Device) -> Iterator[Config]:
 
 def deep(config: Config, problem: Problem, device: Device) -> Config:
     """With as many stages as shared memory has room for, but no more than a CTA has k tiles where these are few: every
-    stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel."""
+    stage is two barriers to make ready. In steps of 4, so that products of about one k share their kernel. A config
+    that cannot run is left as it is: of 8 columns, half of which are gates, there is no store slot to count."""
+    if config.violations(problem, device):
+        return config
     room = device.smem_per_cta_bytes - config.smem_bytes(problem)
     per_stage = (config.replace(stages=6).smem_bytes(problem) - config.smem_bytes(problem)) // 4
     fits = min(MAX_STAGES, config.stages + max(0, room) // per_stage)

@@ -17,6 +17,11 @@ from tilewright.frontends.torch import ops, products
 Activation = Literal["relu", "gelu", "silu"]
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_NO_KERNEL = (
+    AttributeError,
+    NotImplementedError,
+    RuntimeError,
+)  # what becomes of None, of a sparse tensor, of an array
 _is_on_gpu = products.is_on_gpu
 
 # Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
@@ -55,6 +60,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
     Cost: without gradients as tilewright.matmul; else through torch.library. On the CPU the emulator, for small sizes.
     """
     if out is not None:
+        _check_tensors("matmul", a=a, b=b, out=out)
         if out_dtype is not None and out_dtype != out.dtype:
             products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
             raise UnsupportedError(
@@ -68,7 +74,11 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
         found = products.plain_product(a, b)
         if found is not None:
             return found
-    return ops.matmul(a, b, out_dtype)
+    try:
+        return ops.matmul(a, b, out_dtype)
+    except _NO_KERNEL:  # asked only now: every call with gradients comes this way
+        _check_tensors("matmul", a=a, b=b)
+        raise
 
 
 def mm(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -111,7 +121,13 @@ def linear(
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
     """
     out = linear_around(x, weight, bias, activation)
-    return ops.linear(x, weight, bias, main_grad, activation) if out is None else out
+    if out is not None:
+        return out
+    try:
+        return ops.linear(x, weight, bias, main_grad, activation)
+    except _NO_KERNEL:
+        _check_tensors("linear", x=x, weight=weight)
+        raise
 
 
 def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:
@@ -129,10 +145,31 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     Shapes: a (m, k), b (k, n), c of a shape that broadcasts to (m, n), the result's.
     Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32.
     """
+    _check_tensors("addmm", c=c, a=a, b=b)
     return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
 
 
+def _check_tensors(name: str, **tensors: Any) -> None:
+    """Refuses what is no tensor, or none of plain strides: the dispatcher would say that it knows no kernel."""
+    for argument, value in tensors.items():
+        if not isinstance(value, Tensor):
+            if hasattr(type(value), "__torch_function__"):  # what stands for a tensor, such as a tracer's proxy
+                continue
+            raise UnsupportedError(
+                asked=f"{name} with {argument} a {type(value).__module__}.{type(value).__qualname__}",
+                rule="its operands are torch tensors",
+                works="pass a tensor, or call tilewright.matmul, which takes arrays of other libraries",
+            )
+        if value.layout is not torch.strided or value.is_nested:
+            raise UnsupportedError(
+                asked=f"{name} with {argument} {'nested' if value.is_nested else str(value.layout)}",
+                rule="kernels read tensors of plain strides",
+                works=f"pass {argument}.to_padded_tensor(0)" if value.is_nested else f"pass {argument}.to_dense()",
+            )
+
+
 def _check_rank(name: str, what: str, rank: int, a: Tensor, b: Tensor) -> None:
+    _check_tensors(name, a=a, b=b)
     if a.dim() != rank or b.dim() != rank:
         raise ShapeError(
             asked=f"{name} of {tuple(a.shape)} and {tuple(b.shape)}",

@@ -71,7 +71,11 @@ def _save_linear(
     needs_x, needs_weight, *rest = needs
     if activation is not None and torch._C._are_functorch_transforms_active():
         needs_x = needs_weight = True  # every backward there is one that may be differentiated again
-    ctx.save_for_backward(x if needs_weight else None, weight if needs_x else None, bias if activation else None, kept)
+    # The weight is there anyway; of x nothing is kept alive that the first derivative does not need.
+    keeps_weight = needs_x or (needs_weight and activation is not None)
+    ctx.save_for_backward(
+        x if needs_weight else None, weight if keeps_weight else None, bias if activation else None, kept
+    )
     ctx.needs = tuple(needs[:2])
     ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
     ctx.activation = activation
@@ -86,6 +90,11 @@ def _run_linear(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
         kept = None if activation is None else out
     else:
         x, weight, bias, _, activation = args
+        if torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
+            kept = _below_autograd(ops.linear, keyset, (x, weight, bias))
+            out = products.ACTIVATIONS[activation](kept)
+            _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
+            return out
         out, kept = _below_autograd(ops.linear_and_pre, keyset, (x, weight, bias, activation))
     _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
     return out
@@ -131,7 +140,7 @@ def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> 
     """
     if x is None or weight is None:
         raise UnsupportedError(
-            asked="a second derivative of linear with an activation, of x or weight alone",
+            asked="a second derivative of linear with an activation, whose weight requires no gradient",
             rule="the first one keeps only what it needs itself",
             works="apply the activation to the result of linear instead of passing activation=",
         )

@@ -52,13 +52,14 @@ add_weight_grad = _ops.add_weight_grad.default
 # -- shapes, for kernels and fakes alike -------------------------------------------------------------------------------
 
 
-def _check_devices(a: Tensor, b: Tensor) -> None:
-    if a.device != b.device:
-        raise UnsupportedError(
-            asked=f"operands on {a.device} and {b.device}",
-            rule="the operands of one product lie on one device",
-            works="move one of them with .to()",
-        )
+def _check_devices(a: Tensor, *others: Tensor | None) -> None:
+    for other in others:
+        if other is not None and a.device != other.device:
+            raise UnsupportedError(
+                asked=f"operands on {a.device} and {other.device}",
+                rule="the operands of one product lie on one device",
+                works="move one of them with .to()",
+            )
 
 
 def _check_inner(a: Tensor, b: Tensor, b_dim: int, rule: str, works: str) -> None:
@@ -83,7 +84,7 @@ def _check_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None = None, activation: str | None = None
 ) -> None:
     products.check_dtypes("x", x.dtype, "weight", weight.dtype)
-    _check_devices(x, weight)
+    _check_devices(x, weight, bias, main_grad)
     if weight.dim() != 2:
         raise ShapeError(
             asked=f"a weight of shape {tuple(weight.shape)}",
@@ -101,12 +102,7 @@ def _check_linear(
         products.check_bias_dtype(bias.dtype, x.dtype)
     if main_grad is not None:
         _check_main_grad(main_grad, weight.shape[0], weight.shape[1])
-    if activation is not None and activation not in products.ACTIVATIONS:
-        raise UnsupportedError(
-            asked=f"activation {activation!r}",
-            rule=f"activations are {', '.join(products.ACTIVATIONS)}",
-            works="apply another one to the result",
-        )
+    products.check_activation(activation)
 
 
 def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
@@ -127,7 +123,7 @@ def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
 
 def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
     products.check_dtypes("a", a.dtype, "b", b.dtype)
-    _check_devices(a, b)
+    _check_devices(a, b, c)
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(
             asked=f"a {tuple(a.shape)} and b {tuple(b.shape)}",
@@ -141,7 +137,13 @@ def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
             rule="c has the inputs' element type or float32",
             works="cast c",
         )
-    torch.broadcast_shapes(c.shape, (a.shape[0], b.shape[1]))  # torch's own words when they do not fit
+    extents = (a.shape[0], b.shape[1])[2 - c.dim() :] if c.dim() <= 2 else None
+    if extents is None or any(own != 1 and own != full for own, full in zip(c.shape, extents, strict=True)):
+        raise ShapeError(
+            asked=f"c {tuple(c.shape)} for a product ({a.shape[0]}, {b.shape[1]})",
+            rule="c broadcasts to the product: from the last on its extents are the product's, or 1",
+            works="pass c (m, n), (n,), (m, 1) or a single element",
+        )
 
 
 # -- kernels -----------------------------------------------------------------------------------------------------------
@@ -199,6 +201,8 @@ def _fake_matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None) -> 
 
 def _fake_matmul_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     _check_matmul(a, b, out.dtype)
+    _check_devices(a, out)
+    products.check_out_shape(a.shape, b.shape, out.shape)
 
 
 def _fake_linear(
@@ -224,6 +228,7 @@ def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float
 
 def _fake_add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
     products.check_dtypes("grad", grad.dtype, "x", x.dtype)
+    _check_devices(grad, x, main_grad)
     _check_main_grad(main_grad, grad.shape[-1], x.shape[-1])
 
 

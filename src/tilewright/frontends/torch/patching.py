@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from tilewright import dispatch
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.frontends.torch import products
 from tilewright.frontends.torch.modules import PatchedLinear, is_memory
 from tilewright.plan import check_supported
@@ -52,7 +52,8 @@ def patch(
     Results are those of torch but for rounding: a call that tilewright does not serve is torch's.
     Cost: one walk over the model; kernels are compiled at their first call.
     """
-    replaced, kept = [], []
+    _check_model("patch", model)
+    chosen, kept = [], []
     for name, module in model.named_modules():
         if not _is_linear(module):
             continue
@@ -62,25 +63,51 @@ def patch(
         if reason:
             kept.append((name, reason))
             continue
+        chosen.append((name, module))
+    for _, module in chosen:  # once `where` has been asked of all: a model is patched as a whole
         module.__class__ = PatchedLinear
         if accumulates:
             module.accumulates = True
         if emulates:
             module.emulates = True
-        replaced.append(name)
-    return PatchReport(tuple(replaced), tuple(kept))
+    return PatchReport(tuple(name for name, _ in chosen), tuple(kept))
 
 
 def unpatch(model: nn.Module) -> tuple[str, ...]:
     """The names of the modules that patch() had changed, which are torch.nn.Linear again; the very same objects."""
+    _check_model("unpatch", model)
     restored = []
     for name, module in model.named_modules():
-        if type(module) is PatchedLinear:
+        if type(module) is PatchedLinear or _is_derived_by_torch(type(module)):
             for own in ("accumulates", "emulates"):
                 module.__dict__.pop(own, None)
-            module.__class__ = nn.Linear
+            module.__class__ = _class_before(type(module))
             restored.append(name)
     return tuple(restored)
+
+
+def _is_derived_by_torch(kind: type) -> bool:
+    """Whether torch made this class of PatchedLinear while it ran; a subclass that somebody wrote is left alone."""
+    return issubclass(kind, PatchedLinear) and kind.__module__.startswith("torch.")
+
+
+def _class_before(kind: type) -> type:
+    """nn.Linear of PatchedLinear; of a class that torch derived from it since, for a parametrisation or a sharding, the
+    same derived from nn.Linear."""
+    if kind is PatchedLinear:
+        return nn.Linear  # type: ignore[no-any-return]  # torch is Any to the checker
+    bases = tuple(_class_before(base) if issubclass(base, PatchedLinear) else base for base in kind.__bases__)
+    own = {name: value for name, value in vars(kind).items() if name not in ("__dict__", "__weakref__")}
+    return type(kind.__name__.replace("Patched", ""), bases, own)
+
+
+def _check_model(name: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise UnsupportedError(
+            asked=f"{name} of {repr(model)[:60]}",
+            rule="it changes the modules of a torch.nn.Module in place",
+            works=f"call {name}(model) with the model itself",
+        )
 
 
 def _is_linear(module: nn.Module) -> bool:
@@ -99,7 +126,9 @@ def _reason_against(module: nn.Module, autocast: bool, emulates: bool) -> str:
         return f"its class is {kind.__module__}.{kind.__qualname__}, not torch.nn.Linear"
     if "forward" in module.__dict__:
         return "its forward was replaced on the module itself, which another class would not change"
-    weight, bias = module.weight, module.bias
+    weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+    if weight is None:
+        return "it has no weight of its own"
     if not (is_memory(weight) or hasattr(weight, "to_local")):  # a DTensor: of FSDP it is plain memory in forward
         return f"its weight is a {type(weight).__qualname__}, whose memory is not its value"
     served = (*products.INPUTS, torch.float32) if autocast else products.INPUTS

@@ -20,7 +20,7 @@ from torch import Tensor
 from tilewright import dispatch
 from tilewright.dtypes import by_name
 from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
-from tilewright.errors import DTypeError, RefusalError, UnsupportedError
+from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
@@ -78,6 +78,16 @@ def check_bias_dtype(bias: torch.dtype, x: torch.dtype) -> None:
         )
 
 
+def check_activation(activation: str | None) -> None:
+    """Raises: UnsupportedError: one that linear() does not have."""
+    if activation not in _PLAIN_ACTIVATIONS:
+        raise UnsupportedError(
+            asked=f"activation {activation!r}",
+            rule=f"activations are {', '.join(ACTIVATIONS)}",
+            works="apply another one to the result",
+        )
+
+
 def product(
     a: Tensor, b: Tensor, out_dtype: torch.dtype | None = None, epilogue: Step | Epilogue | None = None
 ) -> Tensor:
@@ -103,6 +113,10 @@ def product_into(a: Tensor, b: Tensor, out: Tensor) -> None:
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out.dtype)
     if out.dim() and not _is_readable(out) and 0 not in out.stride():
+        if a.device != b.device or out.device != a.device:
+            _refuse_devices(a, b, out)
+        check_out_shape(a.shape, b.shape, out.shape)
+        _check_apart(out)
         out.copy_(product(a, b, out.dtype))
         return
     _run(_plain(a), _plain(b), out.detach())
@@ -175,7 +189,7 @@ def _added(c: Tensor, m: int, n: int, beta: float) -> Step:
     """beta c, which broadcasts to (m, n), as the step that reads the least of it."""
     if c.shape == (m, n):
         return Beta(beta, _plain(c))
-    scaled = c if beta == 1 else c.float() * beta
+    scaled = c if beta == 1 else c.float() * Beta(beta, c).x
     if c.shape == (m, 1):
         return Bias(scaled[:, 0].contiguous(), per="row")
     return Bias(scaled.broadcast_to((1, n))[0].contiguous())
@@ -193,12 +207,47 @@ def add_product(a: Tensor, b: Tensor, total: Tensor) -> None:
 def out_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     """The shape of torch.matmul's result. Sizes may be symbols; those of rows and columns stay free of guards.
 
-    Raises: what torch raises for batches that do not broadcast.
+    Raises: ShapeError: batches that do not broadcast.
     """
     batch: tuple[int, ...] = ()
     if len(a) > 2 or len(b) > 2:
-        batch = tuple(torch.broadcast_shapes(tuple(a[:-2]), tuple(b[:-2])))
+        batch = _broadcast(tuple(a[:-2]), tuple(b[:-2]))
     return (*batch, *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(a, b))
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # a compiler's, of symbols that it cannot compare
+            raise
+        raise ShapeError(
+            asked=f"batches {a} and {b}",
+            rule="batches are broadcast: from the last on their extents are equal, or one of them is 1",
+            works="reshape one of them",
+        ) from error
+
+
+def check_out_shape(a: Sequence[int], b: Sequence[int], out: Sequence[int]) -> None:
+    """Raises: ShapeError: an out of another shape than the product's."""
+    shape = out_shape(a, b)
+    if tuple(out) != shape:
+        raise ShapeError(
+            asked=f"out {tuple(out)}", rule=f"the product is {shape}", works=f"pass out with shape {shape}"
+        )
+
+
+def _check_apart(out: Tensor) -> None:
+    """Raises: LayoutError: elements of out that share places. More layouts than torch's copy_() notices."""
+    span = 1
+    for stride, extent in sorted(zip(out.stride(), out.shape, strict=True)):
+        if extent > 1 and stride < span:
+            raise LayoutError(
+                asked=f"out {tuple(out.shape)} with strides {out.stride()}",
+                rule="each element of out has a place of its own",
+                works="pass an out whose rows and columns lie apart",
+            )
+        span += (extent - 1) * stride if extent > 1 else 0
 
 
 def _run(a: Tensor, b: Tensor, out: Tensor, epilogue: Step | Epilogue | None = None) -> None:

@@ -83,6 +83,9 @@ def _vmap_linear(
             rule="one buffer cannot take the gradients of a mapped batch",
             works="leave main_grad out; gradients are then returned",
         )
+    products.check_activation(activation)
+    if bias is not None:
+        products.check_bias_dtype(bias.dtype, x.dtype)
     if weight_dim is None and bias_dim is None:
         return ops.linear(x.movedim(x_dim, 0), weight, bias, None, activation), 0
     rank = max(x.dim() - (x_dim is not None), 1)
@@ -94,7 +97,7 @@ def _vmap_linear(
     weight = weight if weight_dim is None else weight.movedim(weight_dim, 0)
     out = ops.matmul(x, _front(weight.mT, None if weight_dim is None else 0, rank))
     if bias is not None:
-        out = out + (bias if bias_dim is None else _front(bias, bias_dim, rank))
+        out = (out + (bias if bias_dim is None else _front(bias, bias_dim, rank))).to(x.dtype)  # of an fp32 bias
     out = out.squeeze(-2) if is_row else out
     return (out if activation is None else products.ACTIVATIONS[activation](out)), 0
 

@@ -192,10 +192,10 @@ def rows_of_file(text: str, where: str) -> list[Row]:
         rows = []
     for row in rows:
         counted = row.get("counted")
-        if not (isinstance(counted, dict) and all(isinstance(value, int | float) for value in counted.values())):
+        if not (isinstance(counted, dict) and all(isinstance(value, int | float | None) for value in counted.values())):
             raise UnsupportedError(
                 asked=f"counters {repr(counted)[:60]} of a row of {where}",
-                rule='"counted" holds a number for each counter, and nothing where nothing was counted',
+                rule='"counted" holds a number for each counter, or null where ncu has none',
                 works="give what `tilewright profile --into FILE` wrote",
             )
     if not rows:

@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/ampere.py --build DIR            on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
     python benchmarks/ampere.py --check --time --count --into OUT/ampere.json
+    python benchmarks/ampere.py --kinds --into OUT/kinds.json         int8, tf32 and fp16 sums beside cuBLAS's
 
 Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own, 606 to 624
 TFLOPS with 16-bit inputs and fp32 sums (measured, H200, a loop on registers): the share of its middle is printed.
@@ -23,7 +24,7 @@ from typing import Any
 
 import tilewright
 from tilewright.ampere_config import AmpereConfig
-from tilewright.bench.ampere_report import CEILING_TFLOPS, OWN
+from tilewright.bench.ampere_report import OWN, ceiling_tflops
 from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
 from tilewright.bench.counters import METRICS
 from tilewright.device import preset
@@ -88,7 +89,30 @@ _MAJORS: tuple[dict[str, Any], ...] = (
     {"b_major": "n"},
     {"a_major": "m", "b_major": "n", "out_major": "m"},
 )
+# What the family alone multiplies: each kind at 4096^3, in the layout that torch's own product takes, and in the one in
+# which fragments are made in another way.
+_KINDS: tuple[dict[str, Any], ...] = ({"dtype": "int8"}, {"dtype": "tf32"}, {"dtype": "fp16", "sums": "fp16"})
+_OTHER_MAJORS: dict[str, Any] = {"a_major": "m", "b_major": "n"}
+KINDS_TIMED: tuple[Problem, ...] = tuple(
+    packed(4096, 4096, 4096, **kind, **majors) for kind in _KINDS for majors in ({}, _OTHER_MAJORS)
+)
+KINDS_CHECKED: tuple[Problem, ...] = tuple(
+    packed(*sizes, **kind, **majors, padded=sizes[2] != 135)
+    for kind in _KINDS
+    for majors in _MAJORS
+    for sizes in ((520, 392, 200), (300, 276, 135))
+)
+_KINDS_SHAPES = (  # tile_m, tile_n, bytes of a row of k, warps, stages, CTAs an SM
+    (128, 256, 128, (2, 4), 4, 1),
+    (128, 256, 64, (2, 4), 6, 1),
+    (256, 128, 128, (4, 2), 4, 1),
+    (128, 128, 128, (2, 2), 3, 2),
+    (128, 128, 64, (2, 2), 5, 2),
+    (128, 128, 64, (2, 4), 5, 1),  # which has registers for narrow copies of any kind
+)
 LIMITS_S = {"check": 45.0, "time": 65.0, "count": 36.0}  # under 150 together
+KINDS_LIMIT_S = 120.0
+PARTS = (*LIMITS_S, "kinds")
 FACTS_LIMIT_S = 60.0
 COUNT_LIMIT_S = 18.0  # of one launch under ncu, which starts in about 5 s and repeats it a dozen times
 
@@ -114,16 +138,33 @@ def plans(problem: Problem) -> Iterator[tilewright.Plan]:
             continue  # a tile with fewer pieces than threads; the check says so
 
 
+def kinds_configs(problem: Problem) -> list[AmpereConfig]:
+    """The configs that a product of KINDS_TIMED or KINDS_CHECKED is tried with."""
+    found = []
+    for tile_m, tile_n, row_bytes, (warps_m, warps_n), stages, ctas in _KINDS_SHAPES:
+        tiles = {"tile_m": tile_m, "tile_n": tile_n, "tile_k": row_bytes // problem.dtype.size}
+        config = AmpereConfig(**tiles, warps_m=warps_m, warps_n=warps_n, stages=stages, ctas=ctas)
+        try:
+            tilewright.plan(problem, device=preset("h200"), config=config)
+        except tilewright.errors.ConfigError:
+            continue  # registers for many narrow copies, for one
+        found.append(config)
+    return found
+
+
 def timed_configs(problem: Problem) -> list[AmpereConfig]:
     """The configs of which something is expected on a problem of TIMED."""
     return [variant.config for variant in VARIANTS if variant.expected(problem) is not None]
 
 
-def sources() -> list[Source]:
-    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them."""
+def sources(*, kinds_alone: bool = False) -> list[Source]:
+    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them; or those of --kinds."""
     found: dict[str, Source] = {}
-    for problem in (*checked_problems(), *TIMED):
+    for problem in () if kinds_alone else (*checked_problems(), *TIMED):
         made = [*plans(problem), tilewright.plan(problem, device=preset("h200"))]
+        found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
+    for problem in (*KINDS_TIMED, *KINDS_CHECKED):
+        made = [tilewright.plan(problem, device=preset("h200"), config=config) for config in kinds_configs(problem)]
         found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
     return list(found.values())
 
@@ -152,6 +193,23 @@ def time_rows() -> Iterator[Row]:
     for problem in TIMED:
         for row in compare(problem, modes=("interleaved",), configs=(None, *timed_configs(problem)), checked=True):
             yield {"kind": "time", "problem": str(problem)} | expectation(problem, row) | row
+
+
+def kinds_rows() -> Iterator[Row]:
+    """Every kind, layout and config checked: whole numbers exactly, normal data by its bound. Then timed as time_rows()
+    does, beside torch._int_mm, torch.matmul allowed to use tf32, and torch.matmul allowed to sum in fp16."""
+    from tilewright.bench.compare import compare  # torch
+    from tilewright.bench.verify import verify
+
+    for problem in KINDS_CHECKED:
+        for index, config in enumerate(kinds_configs(problem)):
+            for kind in ("normal", "integer") if index == 0 else ("integer",):
+                verdict = verify(problem, config=config, kind=kind)
+                status = "ok" if verdict.ok else "wrong"
+                yield {"kind": "check", "case": f"{problem} {config} {kind}", "status": status, "why": str(verdict)}
+    for problem in KINDS_TIMED:
+        for row in compare(problem, modes=("interleaved",), configs=kinds_configs(problem), checked=True):
+            yield {"kind": "time", "problem": str(problem)} | row
 
 
 def expectation(problem: Problem, row: Row) -> Row:
@@ -198,7 +256,7 @@ def facts_rows() -> Iterator[Row]:
     yield facts(backend()) | {"compiler": compiler}
 
 
-ROWS = {"check": check_rows, "time": time_rows, "count": count_rows, "facts": facts_rows} | {
+ROWS = {"check": check_rows, "time": time_rows, "count": count_rows, "kinds": kinds_rows, "facts": facts_rows} | {
     f"launch{index}": partial(launch_rows, index) for index in range(len(CONFIGS))
 }
 
@@ -217,7 +275,8 @@ def table(rows: list[Row]) -> list[str]:
         lines += [f"  {row['candidate']}: {row['status']}" for row in own if "median_us" not in row]
         for row in sorted((row for row in own if "median_us" in row), key=lambda row: row["median_us"]):
             rate, ratio = row["rate_tflops"], row.get("ratio")
-            share = f"{rate / CEILING_TFLOPS:6.3f} of mma.sync"
+            ceiling = ceiling_tflops(row)
+            share = "" if ceiling is None else f"{rate / ceiling:6.3f} of mma.sync"
             hoped = f" (expected {row['expected_tflops']:.0f})" if "expected_tflops" in row else ""
             beside = "" if ratio is None else f" {ratio:6.3f}x cuBLAS"
             lines.append(
@@ -248,15 +307,15 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
     rows: list[Row] = []
     for part in parts:
-        own, failed = run_part(part, LIMITS_S[part])
+        own, failed = run_part(part, LIMITS_S.get(part, KINDS_LIMIT_S))
         rows += own if failed is None else [*own, failed]
     return {"facts": facts | {"command": " ".join(["benchmarks/ampere.py", *words])}, "rows": rows}
 
 
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
-    for part in LIMITS_S:
+    parser.add_argument("--build", type=Path, metavar="DIR", help="compile into DIR and end; with --kinds theirs alone")
+    for part in PARTS:
         parser.add_argument(f"--{part}", action="store_true")
     parser.add_argument("--into", type=Path, help="file for facts and full rows")
     parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
@@ -265,15 +324,15 @@ def main(words: list[str] | None = None) -> int:
     if options.build:
         from tilewright.jit.build import build_into
 
-        units = sources()
+        units = sources(kinds_alone=options.kinds)
         print(f"{len(units)} kernels")
         build_into(units, options.build)
         return 0
     if options.child:
         return write_rows(ROWS[options.child](), options.log)
-    parts = [part for part in LIMITS_S if getattr(options, part)]
+    parts = [part for part in PARTS if getattr(options, part)]
     if not parts:
-        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *LIMITS_S)))
+        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *PARTS)))
     found = content(sys.argv[1:] if words is None else words, parts)
     print("\n".join(table(found["rows"])))
     if options.into:

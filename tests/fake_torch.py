@@ -14,7 +14,7 @@ import numpy as np
 from fakes import gpu
 from tilewright.layout import row_major_strides
 
-_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "uint8", "complex64")
+_NAMES = ("bfloat16", "float16", "float32", "float64", "int8", "int32", "uint8", "complex64")
 
 
 class DType:
@@ -102,8 +102,8 @@ def make_torch(streams: dict[int, int] | None = None) -> ModuleType:
             start = -raw.ctypes.data % 512  # as torch's caching allocator aligns
             state.scratch.append(weakref.ref(raw))
             return Tensor(raw[start : start + shape], module, *_parse(device))
-        ours = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}[dtype.name]
-        return Tensor(gpu(shape, ours, fill=float("nan")).host, module, *_parse(device))
+        fill = 7.0 if dtype.name == "int32" else float("nan")
+        return Tensor(gpu(shape, dtype.name, fill=fill).host, module, *_parse(device))
 
     def empty_strided(shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType) -> Tensor:
         assert strides == row_major_strides(shape)

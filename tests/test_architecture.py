@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("problem", "tensor", "batching", "jit", "emulator", "epilogue"),
     ("fusing", "check"),
     ("config", "layout", "arrays", "backends", "host_operands"),
-    ("occupancy",),
+    ("occupancy", "rates"),
     ("order", "ampere_config"),
     ("kernels", "calls", "records", "work"),
     ("ampere_work",),

@@ -12,9 +12,12 @@ from tilewright.check import (
     check,
     check_exact,
     integer_limit,
+    integer_stride,
     sampled_rows,
+    tf32_rounded,
 )
-from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.dtypes import BF16, FP16, FP32, INT32, DType
+from tilewright.emulator import numerics
 
 TYPES = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32)]
 
@@ -171,3 +174,42 @@ def test_a_reference_gives_the_verdicts_of_a_check_on_every_out_that_it_is_asked
     exact = Reference(*ones, FP32, exact=True)
     assert exact.check(np.full((4, 4), 64, np.float32)).ok
     assert exact.check(np.full((4, 4), 63, np.float32)).wrong == 16
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_fp32_is_rounded_to_tf32_as_cvt_rna_does(library: str) -> None:
+    """Against the emulator's conversion, which an H200's vectors hold; NaN of any payload stays one."""
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    values[:6] = [np.inf, -np.inf, np.nan, 3.4e38, 1e-40, -0.0]
+    values[6] = np.uint32(0x7FFFFFFF).view(np.float32)
+    wanted = numerics.encode("tf32", values, "rna").view(np.float32)
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        found = tf32_rounded(torch.from_numpy(values.copy())).numpy()
+    else:
+        found = tf32_rounded(values)
+    assert np.array_equal(found, wanted, equal_nan=True)
+
+
+def test_int32_sums_are_right_modulo_2_to_the_32() -> None:
+    a, b = np.full((1, 2**17), -128, np.int8), np.full((2**17, 1), -128, np.int8)
+    assert check_exact(a, b, np.array([[-(2**31)]], np.int32)).ok
+    assert not check_exact(a, b, np.array([[2**31 - 1]], np.int32)).ok
+    assert check(a[:, :9], b[:9], np.array([[9 * 2**14]], np.int32), INT32).ok
+    assert not check(a[:, :9], b[:9], np.array([[9 * 2**14 + 1]], np.int32), INT32).ok
+
+
+def test_the_bound_of_fp16_sums_counts_a_rounding_a_block_and_admits_what_overflows() -> None:
+    assert accumulation_factor(64, sums=FP16) == pytest.approx(4 * 2.0**-11, rel=0.01)
+    assert accumulation_factor(1 << 16, sums=FP16) == np.inf
+    a, b = np.full((1, 32), 64, np.float16), np.full((32, 1), 64, np.float16)
+    b[16:] = -64  # 16 products are 65536, past the largest number of fp16, and all 32 are 0
+    for out in (np.inf, np.nan, 0.0):
+        assert check(a, b, np.array([[out]], np.float16), FP16, sums=FP16).ok
+        assert check(a, b, np.array([[out]], np.float16), FP16).ok == (out == 0)
+
+
+def test_whole_numbers_with_exact_fp16_sums_are_few_where_k_is_long() -> None:
+    assert [integer_limit(k, FP16) for k in (100, 227, 511, 2047, 2048)] == [3, 3, 2, 1, 0]
+    assert [integer_stride(k, FP16) for k in (100, 2047, 2048, 8192)] == [1, 1, 2, 5]
+    assert -(-8192 // integer_stride(8192, FP16)) < 2**11

@@ -32,7 +32,7 @@ def problem(
     a: tuple[int, ...], b: tuple[int, ...], *steps: tuple[str, str, View | None], out: View | None = None
 ) -> Problem:
     fusing = Fusing(tuple((kind, option) for kind, option, _ in steps), tuple(v for _, _, v in steps if v is not None))
-    return problem_of(view(a), view(b), out, None, fusing)
+    return problem_of(view(a), view(b), out, None, fusing=fusing)
 
 
 def array(found: Problem) -> ArrayForm:
@@ -108,9 +108,9 @@ def test_gates_keep_their_columns_when_a_batch_could_become_columns() -> None:
     a, b = view((64, 128)), view((3, 128, 32), (32, 96, 1))
     out = view((3, 64, 16), (16, 48, 1))
     fusing = Fusing((("gated", "silu halves"),), ())
-    found = problem_of(a, b, out, None, fusing)
+    found = problem_of(a, b, out, None, fusing=fusing)
     assert (found.n, found.out_n, found.batch) == (32, 16, (3,))
-    assert problem_of(a, b, view((3, 64, 32), (32, 96, 1)), None, Fusing((("relu", ""),), ())).n == 96
+    assert problem_of(a, b, view((3, 64, 32), (32, 96, 1)), None, fusing=Fusing((("relu", ""),), ())).n == 96
 
 
 def test_a_gated_out_has_half_of_the_columns() -> None:

@@ -28,15 +28,21 @@ def test_sizes_outside_the_coordinate_range_are_refused(extents: tuple[int, int,
         packed(*extents)
 
 
-@pytest.mark.parametrize("name", ["fp64", "int8", "torch.complex64", "e4m3", ""])
+@pytest.mark.parametrize("name", ["fp64", "uint8", "torch.complex64", "e4m3", ""])
 def test_a_dtype_outside_the_table_is_refused_by_its_name(name: str) -> None:
     with pytest.raises(DTypeError, match=name or "dtype"):
         packed(8, 8, 8, dtype=name)
 
 
 def test_fp32_inputs_are_refused() -> None:
-    with pytest.raises(DTypeError, match="bf16 or fp16"):
+    with pytest.raises(DTypeError, match="inputs are bf16, fp16, int8 or tf32"):
         packed(8, 8, 8, dtype="fp32")
+
+
+def test_int8_has_an_out_of_int32_and_no_other() -> None:
+    assert packed(8, 8, 8, dtype="int8").out_dtype.name == "int32"
+    with pytest.raises(DTypeError, match="sums of whole numbers are int32; use an out of int32"):
+        packed(8, 8, 8, dtype="int8", out_dtype="fp16")
 
 
 def test_out_in_the_other_16_bit_type_is_refused() -> None:
@@ -190,7 +196,7 @@ def test_every_field_is_part_of_equality() -> None:
     base = packed(64, 64, 64)
     other: dict[str, object] = {
         "m": 65, "n": 72, "k": 72, "dtype": packed(8, 8, 8, dtype="fp16").dtype,
-        "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n",
+        "out_dtype": packed(8, 8, 8, out_dtype="fp32").out_dtype, "b_major": "n", "sums": "fp16",
         "a_pitch": 72, "b_pitch": 72, "out_pitch": 72, "out_align_bytes": 2, "a_major": "m", "out_major": "m",
         "a_align_bytes": 2, "b_align_bytes": 2, "out_is_padded": True, "epilogue": packed_form(Relu(), 64, 64),
     }  # fmt: skip

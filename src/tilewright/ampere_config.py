@@ -12,14 +12,16 @@ from typing import ClassVar
 
 from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config, epilogue_registers
 from tilewright.device import Device
+from tilewright.dtypes import FP32
 from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
 from tilewright.problem import Problem
 
 SMS: tuple[tuple[int, int], ...] = ((8, 0), (8, 6), (8, 9), (9, 0))  # compute capabilities that the kernel is tried for
-MMA_M, MMA_K = 16, 16  # rows, and values of k, of one mma.sync m16n8k16 (PTX ISA)
+MMA_M = 16  # rows of one mma.sync (PTX ISA)
+STEP_BYTES = 32  # of k values that it multiplies: 16 of 16 bits, 32 of int8
 WARP_N_STEP = 32  # columns of a warp: fp32 leaves in blocks of 32, and ldmatrix reads 16
-PANEL = 64  # elements of a row of an operand whose m or n is contiguous: 128 bytes
-TILE_KS: tuple[int, ...] = (32, 64)  # rows of 64 and 128 bytes, the widths of the swizzle
+PANEL_BYTES = 128  # of a row of an operand whose m or n is contiguous
+ROWS_BYTES: tuple[int, ...] = (64, 128)  # of tile_k values: the widths of the swizzle
 PREFETCHES: tuple[int, ...] = (0, 64, 128, 256)  # bytes (PTX ISA, cp.async's prefetch size); 0: none is named
 COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
 MAX_EXTENT = 256  # of a tile
@@ -32,6 +34,8 @@ _STATE_REGISTERS = 24
 _NARROW_COPY_REGISTERS = 2
 _MANY_NARROW_COPIES = 24
 _MANY_NARROW_COPY_REGISTERS = 3  # of each, where there are more
+# ... and of int8 where m or n is contiguous: 128x128x64, 16 of 4 bytes a thread, spilled 16 bytes by 2.
+_NARROW_COPY_OF_BYTES_REGISTERS = 4
 # One fewer does for k-contiguous operands in whole pieces of 16 bytes and rows of 128, at most 14 a thread: 256x192x64
 # of 64x96 a warp has 254 and 255 registers and no spill, batched or not, with any out (NVRTC 13.5, sm_90a); m- or
 # n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
@@ -43,12 +47,12 @@ _LEAN_COPIES = 14
 class AmpereConfig(Config):
     """One way to run the Ampere family.
 
-    Units: tiles in elements; `stages` slots of the ring of cp.async, of which stages - 2 are on their way while one is
-    multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and tile_n / warps_n columns;
-    `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied; `prefetch`: so many bytes
-    around each copy of 16 the L2 may fetch from memory, 0 for what it does by itself; `ctas` CTAs of the kernel fit an
-    SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and `slices` are those of Config;
-    its other fields belong to the Hopper family and keep their defaults.
+    Units: tiles in elements, tile_k of 64 or 128 bytes; `stages` slots of the ring of cp.async, of which stages - 2 are
+    on their way while one is multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and
+    tile_n / warps_n columns; `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied;
+    `prefetch`: so many bytes around each copy of 16 the L2 may fetch from memory, 0 for what it does by itself; `ctas`
+    CTAs of the kernel fit an SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and
+    `slices` are those of Config; its other fields belong to the Hopper family and keep their defaults.
     """
 
     family: ClassVar[str] = "ampere"
@@ -120,8 +124,12 @@ class AmpereConfig(Config):
 
     @property
     def accumulators(self) -> int:
-        """fp32 accumulators a thread."""
+        """Sums a thread."""
         return self.warp_m * self.warp_n // WARP_THREADS
+
+    def sum_registers(self, problem: Problem) -> int:
+        """Registers a thread that hold them: of fp16 two each."""
+        return self.accumulators * problem.sums.size // FP32.size
 
     @property
     def fragment_registers(self) -> int:
@@ -185,8 +193,6 @@ class AmpereConfig(Config):
                     f"tile_{name} = {extent} is not a multiple of {step * warps}, {step} for each of {warps} warps, up "
                     f"to {MAX_EXTENT}"
                 )
-        if self.tile_k not in TILE_KS:
-            found.append(f"tile_k = {self.tile_k} is not {' or '.join(map(str, TILE_KS))}")
         if not 3 <= self.stages <= MAX_STAGES:
             found.append(f"stages = {self.stages} is outside 3 .. {MAX_STAGES}")
         if self.prefetch not in PREFETCHES:
@@ -199,12 +205,17 @@ class AmpereConfig(Config):
             found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
         if not 0 <= self.square <= 65536:
             found.append(f"square = {self.square} is outside 0 .. 65536")
-        return found or self._fragment_violations()
+        return found
 
-    def _fragment_violations(self) -> list[str]:
+    def _step_violations(self, problem: Problem) -> list[str]:
         """Of a tile that is sound."""
+        row_bytes = self.tile_k * problem.dtype.size
+        if row_bytes not in ROWS_BYTES:
+            legal = " or ".join(str(each // problem.dtype.size) for each in ROWS_BYTES)
+            row_text = " or ".join(map(str, ROWS_BYTES))
+            return [f"tile_k = {self.tile_k} of {problem.dtype} is not {legal}, rows of {row_text} bytes"]
         blocks = self.warp_n // 16
-        units = blocks * (self.tile_k // MMA_K)
+        units = blocks * (row_bytes // STEP_BYTES)
         works = [ahead for ahead in range(1, blocks + 1) if units % (ahead + 1) == 0]
         if self.ahead not in works:
             return [
@@ -214,18 +225,17 @@ class AmpereConfig(Config):
         return []
 
     def _problem_violations(self, problem: Problem) -> list[str]:
-        found = []
+        found = self._step_violations(problem)
         size = problem.dtype.size
+        panel = PANEL_BYTES // size
         for operand, name in (("a", "m"), ("b", "n")):
             extent = getattr(self, f"tile_{name}")
             contiguous = getattr(problem, f"{operand}_major")
-            if contiguous != "k" and extent % PANEL:
-                found.append(f"tile_{name} = {extent} of {contiguous}-contiguous {operand} is no multiple of {PANEL}")
+            if contiguous != "k" and extent % panel:
+                found.append(f"tile_{name} = {extent} of {contiguous}-contiguous {operand} is no multiple of {panel}")
             copy_bytes = self.copy_bytes(problem, operand)
             if not copy_bytes:
-                found.append(
-                    f"{operand} has rows or matrices at odd multiples of 2 bytes, which cp.async does not copy"
-                )
+                found.append(f"{operand} has rows or matrices at no multiples of 4 bytes, which cp.async does not copy")
             elif (tile_bytes := extent * self.tile_k * size) % (self.threads * copy_bytes):
                 found.append(
                     f"the {tile_bytes} bytes of a k tile of {operand} are not as many pieces of {copy_bytes} for each "
@@ -257,9 +267,10 @@ class AmpereConfig(Config):
                 "fewer stages or fewer ctas"
             )
         registers, state = self.registers_at_most(device), self._registers_of_state(problem)
-        if (needed := self.accumulators + self.fragment_registers + state) > registers:
+        sums = self.sum_registers(problem)
+        if (needed := sums + self.fragment_registers + state) > registers:
             found.append(
-                f"{self.accumulators} accumulators a thread, {self.fragment_registers} registers of fragments and "
+                f"{sums} accumulators a thread, {self.fragment_registers} registers of fragments and "
                 f"{state} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
                 f"{registers} each; use a smaller tile, more warps or fewer ctas"
             )
@@ -277,11 +288,12 @@ class AmpereConfig(Config):
             narrow += own if copy_bytes < COPY_BYTES[0] else 0
         in_pieces = all(self.is_in_pieces(problem, operand) for operand in ("a", "b"))
         is_lean = problem.a_major == problem.b_major == "k" and in_pieces and not narrow and copies <= _LEAN_COPIES
-        if is_lean and self.tile_k == TILE_KS[-1]:
+        if is_lean and self.tile_k * problem.dtype.size == ROWS_BYTES[-1]:
             return _LEAN_STATE_REGISTERS + further
-        is_many = narrow > _MANY_NARROW_COPIES
-        further += narrow * (_MANY_NARROW_COPY_REGISTERS if is_many else _NARROW_COPY_REGISTERS)
-        return _STATE_REGISTERS + further
+        each = _MANY_NARROW_COPY_REGISTERS if narrow > _MANY_NARROW_COPIES else _NARROW_COPY_REGISTERS
+        if problem.dtype.size == 1 and (problem.a_major, problem.b_major) != ("k", "k"):
+            each = _NARROW_COPY_OF_BYTES_REGISTERS
+        return _STATE_REGISTERS + narrow * each + further
 
     def __str__(self) -> str:
         order = f"grouped{self.group_m}" if self.schedule == "grouped" else self.schedule

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ampere_config import AmpereConfig
+from tilewright.ampere_config import STEP_BYTES, AmpereConfig
 from tilewright.device import Device
 from tilewright.problem import Problem
+from tilewright.rates import energy_share, mma_flops_per_cycle
 from tilewright.work import (
     IN_STEP_DRAM_SHARE,
     LATENCY_US,
+    PJ_PER_FLOP,
     SMEM_BYTES_PER_CYCLE,
     STORE_BASE_CYCLES,
     STORE_VALUES_PER_CYCLE,
@@ -23,22 +25,15 @@ from tilewright.work import (
     l2_bytes,
 )
 
-# mma.sync's share of what wgmma does in a cycle: measured, H200, register-only loops, 2730 of 4096 FLOPs an SM.
-_MMA_SHARE_OF_WGMMA = 2 / 3
 # A k tile's way through one CTA, however small: wait, barrier, and of each step the loads and the multiplications that
 # follow each other. A judgement: 30 cycles of a barrier, and of a step 33 from ldmatrix and 18 from mma.sync.
 _BARRIER_CYCLES = 30
 _STEP_CYCLES = 50
 
 
-def mma_flops_per_cycle(device: Device) -> float:
-    """FLOPs of mma.sync in a cycle of one SM, 16-bit inputs and fp32 sums."""
-    return device.tensor_flops_per_cycle * (_MMA_SHARE_OF_WGMMA if device.sm == (9, 0) else 1.0)
-
-
 def smem_cycles(config: AmpereConfig, problem: Problem) -> float:
-    """Cycles of a k tile in which shared memory is busy for one CTA: every warp reads its part, once for all 16 values
-    of k, and the ring is written.
+    """Cycles of a k tile in which shared memory is busy for one CTA: every warp reads its part, once for all values of
+    k of an mma.sync, and the ring is written.
 
     Worked example: 128x256x32 of 8 warps of 64x64: 8 x 128 rows of 64 bytes are read in 512 cycles, 384 written in 192;
     its mma.sync take 1024 cycles on an A100 and 768 on an h200.
@@ -55,8 +50,8 @@ def ampere_work_of(problem: Problem, config: AmpereConfig, device: Device, grid:
     tiles = config.num_tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)
     k = k_tiles * config.tile_k
-    tensor = 2.0 * config.tile_m * config.tile_n * config.tile_k / mma_flops_per_cycle(device)
-    chain = _BARRIER_CYCLES + config.tile_k / 16 * _STEP_CYCLES
+    tensor = 2.0 * config.tile_m * config.tile_n * config.tile_k / mma_flops_per_cycle(problem, device)
+    chain = _BARRIER_CYCLES + config.tile_k * problem.dtype.size / STEP_BYTES * _STEP_CYCLES
     store = STORE_BASE_CYCLES + config.warp_m * config.warp_n / STORE_VALUES_PER_CYCLE
     rows, columns = config.tiles(problem)
     height, width = problem.m / rows, problem.n / columns  # of a tile on average, what is there of it
@@ -96,4 +91,5 @@ def ampere_work_of(problem: Problem, config: AmpereConfig, device: Device, grid:
         dram_bytes=moved_bytes,
         dram_share=IN_STEP_DRAM_SHARE,
         flops=2.0 * tiles * config.tile_m * config.tile_n * k,
+        pj_per_flop=PJ_PER_FLOP * energy_share(problem),
     )

@@ -1,4 +1,4 @@
-"""Whether a product is right, element by element, against float64 from the rounded inputs.
+"""Whether a product is right, element by element, against float64 from the rounded inputs; of int8 bit for bit.
 
 Knows nothing of who computed it or where it lies: NumPy arrays and torch tensors take the same road, through the
 operators that both have, and a torch tensor is checked on its own device.
@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import FP16, FP32, INT32, TF32, DType
 from tilewright.epilogue import Epilogue, RowAmax, RowSum, Step, array_dtype, evaluate
+from tilewright.epilogue_form import check_sums
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288
 FP32_ULP = 2.0**-23
 EXACT_SUM = 2**24  # integers up to here are exact in fp32
+FP16_EXACT_SUM = 2**11  # ... and in fp16
+FP16_LARGEST = float(ml_dtypes.finfo(FP16.numpy).max)
+INT32_RANGE = 2.0**32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +59,24 @@ class Check:
         )
 
 
-def accumulation_factor(k: int) -> float:
-    """The f of |error| <= f x (|A| x |B|) for a sum of k exact products in tensor-core fp32.
+def accumulation_factor(k: int, inputs: DType | None = None, sums: DType | None = None) -> float:
+    """The f of |error| <= f x (|A| x |B|) for a sum of k exact products in tensor-core fp32, or fp16.
 
-    Products of two 16-bit values are exact. A wgmma adds 16 of them and the accumulator at once: each addend is aligned
-    to the largest and cut off, and so is the sum; each cut loses less than one fp32 ulp of a number below |A| x |B|.
-    That makes k + k/16 cuts of a whole ulp, where rounding to nearest would lose half of one.
+    Products of two 16-bit values are exact, and so are those of two of tf32, 22 bits. A wgmma or mma.sync adds 16 of
+    them, or 8 of tf32, and the accumulator at once: each addend is aligned to the largest and cut off, and so is the
+    sum; each cut loses less than one fp32 ulp of a number below |A| x |B|. That makes k + k/16 cuts of a whole ulp (k +
+    k/8 of tf32), where rounding to nearest would lose half of one.
+    `sums` fp16: what each block of 16 leaves is rounded to nearest, k/16 times at 2^-11. Below the smallest normal
+    number that is an absolute error instead, which check() adds. Where the form below has no value any more, from about
+    k = 32768 on, nothing is promised: infinity.
     Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ CS 7:e330, 2021; the
     form n u / (1 - n u): Higham, "Accuracy and Stability of Numerical Algorithms", lemma 3.1.
     """
-    cuts = (k + -(-k // 16)) * FP32_ULP
-    return cuts / (1 - cuts)
+    block = 8 if inputs is TF32 else 16
+    cuts = (k + -(-k // block)) * FP32_ULP
+    if sums is FP16:
+        cuts += -(-k // block) * FP16.unit_roundoff
+    return cuts / (1 - cuts) if cuts < 1 else float("inf")
 
 
 def check(
@@ -74,26 +85,37 @@ def check(
     out: Any,
     out_dtype: DType,
     *,
+    inputs: DType | None = None,
+    sums: DType | None = None,
     rows: list[int] | None = None,
     allowed: float = 0.0,
     epilogue: Step | Epilogue | None = None,
 ) -> Check:
     """The verdict on out = a x b under the derived bound of each element.
 
+    `inputs`: what elements are multiplied as, where that is not their own type: fp32 as tf32, rounded as the kernel
+    rounds them (cvt.rna), so that the bound is that of the sums alone. `sums`: what products are summed in; in fp16,
+    where a partial sum may pass its largest number, an infinity or NaN is right too.
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between.
-    `epilogue`: what became of the sums; what it stored beside out is checked as well. Its arrays hold what the kernel
-    read: of a beta or add that was out itself a copy from before.
+    `epilogue`: what became of the sums, of fp32; what it stored beside out is checked as well. Its arrays hold what the
+    kernel read: of a beta or add that was out itself a copy from before.
+    An out of whole numbers has no bound: it is checked as check_exact() does.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
-    return _verdict(_bounded(a, b, out_dtype, rows, epilogue), out, allowed)
+    if epilogue is not None:
+        check_sums(INT32 if out_dtype.is_whole else sums or FP32)
+    if out_dtype.is_whole:
+        return check_exact(a, b, out, rows=rows)
+    return _verdict(_bounded(a, b, out_dtype, inputs, sums, rows, epilogue), out, allowed)
 
 
 def check_exact(a: Any, b: Any, out: Any, *, rows: list[int] | None = None) -> Check:
     """The verdict on out = a x b for whole numbers: bit for bit the rounded reference, but for the sign of zeros.
 
-    Shapes: as check(). The inputs' partial sums must stay below 2^24: see integer_limit().
+    Shapes: as check(). Of floating-point numbers the inputs' partial sums must stay below 2^24: see integer_limit(). An
+    int32 out holds them modulo 2^32, as mma.sync without .satfinite wraps (PTX ISA, mma).
     """
     return _verdict(_exact(a, b, rows), out)
 
@@ -104,9 +126,19 @@ class Reference:
     Holds one float64 matrix of out's size, or two with bounds: for samples of a product, not for all of a large one.
     """
 
-    def __init__(self, a: Any, b: Any, out_dtype: DType, *, exact: bool = False) -> None:
-        """`exact`: the inputs are whole numbers, as in check_exact(). Cost: that of one check."""
-        self._blocks = list(_exact(a, b, None) if exact else _bounded(a, b, out_dtype, None))
+    def __init__(
+        self,
+        a: Any,
+        b: Any,
+        out_dtype: DType,
+        *,
+        inputs: DType | None = None,
+        sums: DType | None = None,
+        exact: bool = False,
+    ) -> None:
+        """`inputs`, `sums`: as check(). `exact`: of whole numbers, as check_exact(). Cost: that of one check."""
+        is_exact = exact or out_dtype.is_whole
+        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, sums, None))
 
     def check(self, out: Any) -> Check:
         """The verdict on one out."""
@@ -120,22 +152,36 @@ class _Block:
     matrix: tuple[int, ...]
     selected: Any
     reference: Any
-    summing: Any = None  # how far fp32 sums may be off, after an epilogue what it makes of them
+    summing: Any = None  # how far sums may be off, after an epilogue what it makes of them
+    may_overflow: Any = None  # where a partial sum in fp16 may pass its largest number
     out_dtype: DType | None = None
     beside: tuple[tuple[Any, _Block], ...] = ()  # arrays that an epilogue has stored, each with its own reference
 
 
 def _bounded(
-    a: Any, b: Any, out_dtype: DType, rows: list[int] | None, epilogue: Step | Epilogue | None = None
+    a: Any,
+    b: Any,
+    out_dtype: DType,
+    inputs: DType | None,
+    sums: DType | None,
+    rows: list[int] | None,
+    epilogue: Step | Epilogue | None = None,
 ) -> Iterator[_Block]:
-    factor = accumulation_factor(b.shape[-2])
+    k = b.shape[-2]
+    factor = accumulation_factor(k, inputs, sums)
+    # Each rounding of a partial sum that is no normal number is off by half of the smallest number at most.
+    tiny = -(-k // 16) * float(ml_dtypes.finfo(FP16.numpy).smallest_subnormal) / 2 if sums is FP16 else 0.0
+    multiplied = tf32_rounded if inputs is TF32 else _as_it_is
     for matrix in np.ndindex(*b.shape[:-2]):
-        b64 = _float64(b[matrix])
+        b64 = _float64(multiplied(b[matrix]))
         b64_size = abs(b64)
         for selected in _blocks(a.shape[-2], b.shape[-1], rows):
-            a64 = _float64(a[matrix][selected])
+            a64 = _float64(multiplied(a[matrix][selected]))
             with np.errstate(invalid="ignore"):  # infinities and NaN in the inputs are data
-                block = _Block(matrix, selected, a64 @ b64, factor * (abs(a64) @ b64_size), out_dtype)
+                size = abs(a64) @ b64_size
+                summing = factor * size + tiny
+                may_overflow = size + summing > FP16_LARGEST if sums is FP16 else None
+                block = _Block(matrix, selected, a64 @ b64, summing, may_overflow, out_dtype)
             yield block if epilogue is None else _after(block, epilogue)
 
 
@@ -146,9 +192,9 @@ def _after(block: _Block, epilogue: Step | Epilogue) -> _Block:
     for step, (value, bound) in found.written:
         if isinstance(step, RowAmax | RowSum):
             value, bound = value[:, None], bound[:, None]
-        own = _Block(block.matrix, block.selected, value, bound, array_dtype(step.array))
+        own = _Block(block.matrix, block.selected, value, bound, out_dtype=array_dtype(step.array))
         beside.append((step.array[..., None] if isinstance(step, RowAmax | RowSum) else step.array, own))
-    return _Block(block.matrix, block.selected, found.out.value, found.out.bound, block.out_dtype, tuple(beside))
+    return replace(block, reference=found.out.value, summing=found.out.bound, beside=tuple(beside))
 
 
 def _exact(a: Any, b: Any, rows: list[int] | None) -> Iterator[_Block]:
@@ -163,7 +209,10 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
     for block, array in _with_beside(blocks, out):
         got = _float64(array[block.matrix][block.selected])
         if block.out_dtype is None:
-            reference = _float64(_cast(block.reference, array))
+            reference = block.reference
+            if _is_int32(array):  # float64 holds the sums of 2^38 products of int8
+                reference = (reference + INT32_RANGE / 2) % INT32_RANGE - INT32_RANGE / 2
+            reference = _float64(_cast(reference, array))
             tally.add(block.selected, abs(got - reference), None, got == reference)
             continue
         finfo = ml_dtypes.finfo(block.out_dtype.numpy)
@@ -172,7 +221,9 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
         with np.errstate(invalid="ignore"):
             bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
             error = abs(got - reference)
-        overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+            overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+            if block.may_overflow is not None:
+                overflows = overflows | (block.may_overflow & (got * 0 != 0))
         # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
         same = (got == reference) | ((got != got) & (reference != reference))
         tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
@@ -186,9 +237,17 @@ def _with_beside(blocks: Iterable[_Block], out: Any) -> Iterator[tuple[_Block, A
         yield from ((own, array) for array, own in block.beside)
 
 
-def integer_limit(k: int) -> int:
-    """The largest whole number for inputs such that no partial sum of k products reaches 2^24, at most 3."""
-    return min(3, isqrt((EXACT_SUM - 1) // max(k, 1)))
+def integer_limit(k: int, sums: DType | None = None) -> int:
+    """The largest whole number for inputs such that no partial sum of k products reaches 2^24, in fp16 2^11, at most 3;
+    0 where k is too long even for 1."""
+    largest = FP16_EXACT_SUM if sums is FP16 else EXACT_SUM
+    return min(3, isqrt((largest - 1) // max(k, 1)))
+
+
+def integer_stride(k: int, sums: DType | None = None) -> int:
+    """1, or where k is too long for sums of whole numbers to stay exact: of each row of a only every so manieth value
+    may be other than 0, and those be 1 or -1."""
+    return 1 if integer_limit(k, sums) else -(-k // ((FP16_EXACT_SUM if sums is FP16 else EXACT_SUM) - 1))
 
 
 def sampled_rows(m: int, seed: int = 0) -> list[int]:
@@ -250,6 +309,33 @@ def _blocks(m: int, n: int, rows: list[int] | None) -> list[Any]:
 
 def _float64(values: Any) -> Any:
     return values.double() if hasattr(values, "double") else values.astype("float64")
+
+
+def tf32_rounded(values: Any) -> Any:
+    """fp32 values to the nearest of tf32, ties away from zero, NaN as they are: what cvt.rna.tf32.f32 makes of them.
+
+    Source: PTX ISA, cvt. Half of the last kept bit is added to the magnitude, and the low 13 bits are dropped; past the
+    largest that carries into infinity.
+    """
+    copied = values.clone() if hasattr(values, "clone") else values.copy()
+    bits = copied.view(_int32_of(copied))
+    bits[copied == copied] += 0x1000
+    bits &= -0x2000
+    rounded = bits.view(copied.dtype)
+    return _where(values == values, rounded, float("nan"))
+
+
+def _int32_of(values: Any) -> Any:
+    """The int32 of the library whose array it is."""
+    return np.int32 if isinstance(values, np.ndarray) else values.new_empty(0).int().dtype
+
+
+def _as_it_is(values: Any) -> Any:
+    return values
+
+
+def _is_int32(values: Any) -> bool:
+    return str(values.dtype).removeprefix("torch.") == "int32"
 
 
 def _cast(values: Any, like: Any) -> Any:

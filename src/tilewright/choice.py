@@ -124,8 +124,8 @@ def reasons_against(record: Record, problem: Problem, device: Device, num_sms: i
     family = production(record.family)
     if family is None:
         return (f"there is no production family {record.family!r}",)
-    if family is not catalog.offered(device):
-        return (f"the {family.name} family is not the one that {device.name} is offered",)
+    if family is not catalog.offered(device, problem):
+        return (f"the {family.name} family is not the one that {problem} is offered on {device.name}",)
     found = record.config.violations(problem, device)
     if not found and num_sms is not None and record.config.cluster > num_sms:
         found = (f"num_sms = {num_sms} is fewer than the {record.config.cluster} CTAs of a cluster",)

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, ClassVar, Literal, cast
 
 from tilewright.device import Device
-from tilewright.dtypes import FP32
+from tilewright.dtypes import FP32, sums_of
 from tilewright.epilogue_form import WRITTEN, Access, Form
 from tilewright.errors import ConfigError
 from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
@@ -118,7 +118,8 @@ class Config:
         it: this is the one place that knows what a slice is.
 
         Shapes: a (slices, m, k / slices) and b (slices, k / slices, n), the next slice so far along k; out (slices, m,
-        n) in fp32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with free bytes behind.
+        n) in fp32, of int8 in int32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with
+        free bytes behind.
         """
         if self.slices < 2 or problem.batch:
             return problem
@@ -131,7 +132,7 @@ class Config:
             batch=(self.slices,),
             a_batch=(k if problem.a_major == "k" else k * problem.a_pitch,),
             b_batch=(k if problem.b_major == "k" else k * problem.b_pitch,),
-            out_dtype=FP32,
+            out_dtype=sums_of(problem.dtype),
             out_pitch=pitch,
             out_batch=(rows * pitch,),
             out_align_bytes=TMA_ALIGNMENT_BYTES,
@@ -586,6 +587,8 @@ class Config:
         return self.stored_n // 2 if problem.epilogue is not None and problem.epilogue.is_gated else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
+        if not problem.is_for_wgmma:
+            return [f"the hopper family multiplies bf16 and fp16 with fp32 sums; {problem} is for AmpereConfig"]
         found = []
         if self.tile_k * problem.dtype.size != SWIZZLE_BYTES:
             found.append(

@@ -47,6 +47,8 @@ class _Products(Runner):
         num_sms: int | None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        inputs: DType | None = None,
+        sums: DType | None = None,
     ) -> None:
         super().__init__(owner.backend, owner.host)
         owner._ledger.add_runner(self)
@@ -55,10 +57,22 @@ class _Products(Runner):
         self._num_sms = num_sms
         self._use_records = use_records
         self._reduction = reduction
+        self._inputs = inputs
+        self._sums = sums
 
     def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
         plan = self._owner.plan_views(
-            a, b, out, None, self._config, self._num_sms, self._use_records, self._reduction, fusing
+            a,
+            b,
+            out,
+            None,
+            self._config,
+            self._num_sms,
+            self._use_records,
+            self._reduction,
+            self._inputs,
+            self._sums,
+            fusing,
         )
         return plan.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
@@ -89,29 +103,36 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The matrix product a x b, as torch.matmul; enqueued on the current stream of their device.
 
+        Arrays of bf16 or fp16 are multiplied with fp32 sums; of int8 with int32 sums, which wrap past 2^31; of fp32
+        with `inputs` "tf32" alone: each element is rounded to 11 bits first, a relative error up to 2^-11, and sums are
+        fp32. `sums` "fp16" of fp16 arrays: sums are rounded to fp16 with every 16 products, and infinite past 65504.
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
         `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
         on how many there are, on `num_sms` or on the batch; plan().explain() prints what that costs. "fast": each shape
         has its own order of summation. Either gives the same bits in every run.
         `epilogue`: values of tilewright.epilogue in their order, such as Alpha(0.5) | Bias(b) | Gelu(): what becomes of
-        the sums, in fp32, before they are rounded once to the type of out. A gated one halves the columns of out.
-        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32; batches are broadcast, and a
-        vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
-        contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows overlap or are
-        expanded, that operand is copied first, into scratch of the arrays' library; few tiles with a long k may be
-        summed in slices there, and a second kernel adds them up; else it is one launch.
+        the sums, in fp32, before they are rounded once to the type of out; of int8 and of sums in fp16 there is none. A
+        gated one halves the columns of out.
+        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32, of int8 int32; batches are
+        broadcast, and a vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two
+        dimensions is contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows
+        overlap or are expanded, that operand is copied first, into scratch of the arrays' library; few tiles with a
+        long k may be summed in slices there, and a second kernel adds them up; else it is one launch.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records and reduction is FAST:  # which is what a literal is
-            return self._products.run(a, b, out, epilogue=epilogue)
-        return self._products_of(config, num_sms, bool(use_records), reduction).run(a, b, out, epilogue=epilogue)
+        if config is None and num_sms is None and use_records and reduction is FAST and inputs is sums is None:
+            return self._products.run(a, b, out, epilogue=epilogue)  # FAST is what a literal is
+        products = self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums)
+        return products.run(a, b, out, epilogue=epilogue)
 
     @overload
     def plan(
@@ -139,6 +160,8 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
     def plan(
@@ -153,20 +176,22 @@ class Dispatcher:
         num_sms: int | None = None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product: plan(a, b) for arrays on a GPU, plan(problem, device="h200") with no GPU at all.
 
         `device` is a preset's name or a Device and goes with a Problem; arrays know theirs. `config`, `num_sms`,
-        `use_records`, `reduction` and `epilogue` are those of matmul(); run() is given an epilogue of the same form.
-        With a Problem, names of element types may stand for its arrays: epilogue=Bias("bf16").
+        `use_records`, `reduction`, `inputs`, `sums` and `epilogue` are those of matmul(); run() is given an epilogue of
+        the same form. With a Problem, names of element types may stand for its arrays: epilogue=Bias("bf16").
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
         if isinstance(a, Problem):
-            if b is not None or out is not None or out_dtype is not None:
+            if any(each is not None for each in (b, out, out_dtype, inputs, sums)):
                 raise UnsupportedError(
-                    asked="a plan of a Problem with b, out or out_dtype",
+                    asked="a plan of a Problem with b, out, out_dtype, inputs or sums",
                     rule="a Problem holds all of them",
                     works="pass plan(problem, device=...) or plan(a, b, out)",
                 )
@@ -183,7 +208,7 @@ class Dispatcher:
         views = views_of(self.backend, adapter, a, b, out)
         fusing = None if epilogue is None else fusing_of(self.backend, adapter, as_epilogue(epilogue))
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
-        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, fusing)
+        return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums, fusing)
 
     def plan_views(
         self,
@@ -195,10 +220,12 @@ class Dispatcher:
         num_sms: int | None,
         use_records: bool = True,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         fusing: Fusing | None = None,
     ) -> Plan:
         """The plan for arrays of this layout on the device that holds them."""
-        problem = problem_of(a, b, out, out_dtype, fusing)
+        problem = problem_of(a, b, out, out_dtype, inputs, sums, fusing)
         backend = self.host() if a.location.kind == "host" else self.backend()
         return self._plan_problem(problem, backend.device(a.location.ordinal), config, num_sms, use_records, reduction)
 
@@ -265,22 +292,32 @@ class Dispatcher:
         self._ledger.drop_handles()
 
     def _products_of(
-        self, config: ConfigChanges | None, num_sms: int | None, use_records: bool, reduction: Reduction
+        self,
+        config: ConfigChanges | None,
+        num_sms: int | None,
+        use_records: bool,
+        reduction: Reduction,
+        inputs: DTypeLike | None,
+        sums: DTypeLike | None,
     ) -> _Products:
         """The plans of a choice that the caller named."""
         reduction = checked_reduction(reduction)
-        if config is None and num_sms is None and use_records and reduction == FAST:
+        kinds = tuple(None if each is None else dtypes.by_name(each) for each in (inputs, sums))
+        if config is None and num_sms is None and use_records and reduction == FAST and kinds == (None, None):
             return self._products
-        choice = (_named_values(checked_changes(config)), type(num_sms), num_sms, use_records, reduction)
+        named = _named_values(checked_changes(config))
+        words = tuple(each and each.name for each in kinds)
+        choice = (named, type(num_sms), num_sms, use_records, reduction, words)
         try:
             found = self._chosen.get(choice)
         except TypeError:  # a value that cannot be a key is no legal value either: planning refuses it with a reason
-            return _Products(self, config, num_sms, use_records, reduction)
+            return _Products(self, config, num_sms, use_records, reduction, *kinds)
         if found is None:
             with self._lock:
                 if len(self._chosen) >= MAX_CHOICES:
                     self._chosen.clear()
-                found = self._chosen.setdefault(choice, _Products(self, config, num_sms, use_records, reduction))
+                made = _Products(self, config, num_sms, use_records, reduction, *kinds)
+                found = self._chosen.setdefault(choice, made)
         return found
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.device import Device
 from tilewright.dispatch import FAST, Dispatcher
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.emulated_time import LIMIT_S
 from tilewright.epilogue import Epilogue, Step
 from tilewright.errors import UnsupportedError
@@ -104,6 +104,8 @@ class Emulator:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Any:
         """The product a x b of NumPy arrays, as tilewright.matmul; written when this returns.
@@ -112,7 +114,15 @@ class Emulator:
         UnsupportedError: it would take longer than `limit_s`. And what tilewright.matmul raises.
         """
         return self._dispatcher.matmul(
-            a, b, out, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
+            a,
+            b,
+            out,
+            config=config,
+            num_sms=num_sms,
+            reduction=reduction,
+            inputs=inputs,
+            sums=sums,
+            epilogue=epilogue,
         )
 
     def plan(
@@ -125,6 +135,8 @@ class Emulator:
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         reduction: Reduction = FAST,
+        inputs: DTypeLike | None = None,
+        sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Plan:
         """The plan of a product on the emulated device, of arrays or of a Problem; its run() runs here."""
@@ -133,7 +145,16 @@ class Emulator:
                 a, device=self.device, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
             )
         return self._dispatcher.plan(
-            a, b, out, out_dtype=out_dtype, config=config, num_sms=num_sms, reduction=reduction, epilogue=epilogue
+            a,
+            b,
+            out,
+            out_dtype=out_dtype,
+            config=config,
+            num_sms=num_sms,
+            reduction=reduction,
+            inputs=inputs,
+            sums=sums,
+            epilogue=epilogue,
         )
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import BF16, FP16, FP32, DType
+from tilewright.errors import DTypeError, UnsupportedError
 
 Kind = Literal["alpha", "beta", "bias", "scale", "relu", "gelu", "silu", "add", "gated", "aux", "row_amax", "row_sum"]
 WITH_NUMBER: frozenset[str] = frozenset({"alpha", "beta"})  # steps with a number that every call gives
 WRITTEN: frozenset[str] = frozenset({"aux", "row_amax", "row_sum"})  # steps whose array is written
 REDUCED: frozenset[str] = frozenset({"row_amax", "row_sum"})  # of these a value for each row
+ARRAY_DTYPES: tuple[DType, ...] = (BF16, FP16, FP32)  # what kernels read and write of a step (fused_arrays.cuh)
 
 # How an array is reached from (row, column) of out: a value for each column, or each row; a matrix whose columns (n) or
 # whose rows (m) are contiguous.
@@ -163,3 +165,26 @@ def array_name(index: int) -> str:
 def number_name(index: int) -> str:
     """What arguments call the number of the step with this index."""
     return f"epilogue{index}_number"
+
+
+def check_sums(sums: DType) -> None:
+    """Raises UnsupportedError: sums of a type that no step of an epilogue takes."""
+    if sums is not FP32:
+        inputs = "int8 inputs" if sums.is_whole else f"{sums} inputs"
+        raise UnsupportedError(
+            asked=f"an epilogue of {inputs} with sums in {sums}",
+            rule="the steps of an epilogue are computed in fp32, on fp32 sums",
+            works="multiply without an epilogue and apply its steps with the array library"
+            + ("" if sums.is_whole else ", or leave sums out, which sums in fp32"),
+        )
+
+
+def check_array_dtypes(form: Form) -> None:
+    """Raises DTypeError: an array of a type that no kernel reads or writes beside a product."""
+    for _, kind, array in form.arrays:
+        if array.dtype not in ARRAY_DTYPES:
+            raise DTypeError(
+                asked=f"an array of {array.dtype} for {kind}",
+                rule=f"arrays of an epilogue are {', '.join(map(str, ARRAY_DTYPES[:-1]))} or {ARRAY_DTYPES[-1]}",
+                works="cast it to one of them",
+            )

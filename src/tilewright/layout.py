@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright import dtypes
 from tilewright.batching import Matrices, broadcast, simplified
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.fusing import Fusing, check_fused, folded_shape, form_of, strides_of
 from tilewright.problem import (
@@ -27,10 +28,17 @@ from tilewright.tensor import Rows, View, overlap
 
 
 def problem_of(
-    a: View, b: View, out: View | None = None, out_dtype: DType | None = None, fusing: Fusing | None = None
+    a: View,
+    b: View,
+    out: View | None = None,
+    out_dtype: DType | None = None,
+    inputs: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
+    fusing: Fusing | None = None,
 ) -> Problem:
-    """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a).
-    `fusing`: its epilogue.
+    """The product of these arrays; without `out`, into a fresh row-major array of `out_dtype` (default: that of a, of
+    int8 int32). `inputs`: what elements are multiplied as, fp32 as tf32; `sums`: what products are summed in, of
+    fp16 fp16; `fusing`: its epilogue.
 
     Shapes: those of matmul in torch and NumPy: a (..., m, k), b (..., k, n), out (..., m, n), where batch dimensions
     are broadcast and a vector (k,) on either side is a matrix of one row or column that out then lacks. The stride of a
@@ -49,8 +57,9 @@ def problem_of(
     whole = out_shape(a.shape, b.shape)
     shape = folded_shape(whole, fusing)
     _check_dtypes(a, b, out, out_dtype)
+    dtype = dtypes.product_of(a.dtype, inputs)
     if out is None:
-        out_type, out_align = out_dtype or a.dtype, TMA_ALIGNMENT_BYTES
+        out_type, out_align = out_dtype or dtypes.out_choices(dtype)[0], TMA_ALIGNMENT_BYTES
         out_strides = row_major_strides(shape)
     else:
         _check_out(out, shape)
@@ -85,8 +94,9 @@ def problem_of(
             m=held.m,
             n=held.n,
             k=held.k,
-            dtype=a.dtype,
+            dtype=dtype,
             out_dtype=out_type,
+            sums=dtypes.summed_in(dtype, sums),
             a_major=a_major,
             b_major=b_major,
             out_major=out_major,

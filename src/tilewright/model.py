@@ -21,6 +21,7 @@ from tilewright.kernels.catalog import SUPPORTED_SMS, offered
 from tilewright.kernels.family import Family
 from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
+from tilewright.rates import energy_share, tensor_flops_per_cycle
 from tilewright.work import RAMP_US, TENSOR_PJ, Wave, Work, clock_ghz_of, work_of
 
 # The copy of operands: first bytes from memory and the last written, and of DRAM's rate what reads and writes together
@@ -166,7 +167,7 @@ def floor_us(problem: Problem, device: Device) -> float:
     """
     if problem.is_empty:
         return 0.0
-    cycles = problem.flops / (device.tensor_flops_per_cycle * device.num_sms)
+    cycles = problem.flops / (tensor_flops_per_cycle(problem, device) * device.num_sms)
     work = Work(
         waves=(Wave(1, cycles, cycles, 0.0, 0.0, 0.0, problem.min_bytes),),
         last_store_cycles=0.0,
@@ -174,7 +175,7 @@ def floor_us(problem: Problem, device: Device) -> float:
         l2_bytes=0.0,
         dram_bytes=problem.min_bytes,
         flops=problem.flops,
-        pj_per_flop=TENSOR_PJ,
+        pj_per_flop=TENSOR_PJ * energy_share(problem),
     )
     return max(work.times_us(device, clock_ghz_of(work, device, 0.0)).values())
 
@@ -230,7 +231,7 @@ def _candidates(
     Where one order of summation is asked for, each config is given it, and those that are not legal then are left out.
     """
     least_us = floor_us(problem, device)
-    family = offered(device)
+    family = offered(device, problem)
     found = [
         (family, config, _predict(family, problem, config, device, num_sms, least_us))
         for config in (() if family is None else _space(family, problem, device, reduction, with_trials))

@@ -321,7 +321,7 @@ class Plan(Runner):
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
         family, config, problem = self.family, self.config, _kernel_problem(problem, self.config.copied(problem))
-        if family is catalog.offered(self.device):
+        if family is catalog.offered(self.device, problem):
             use_records, reduction = self._use_records, self.reduction
             config = choose(problem, self.device, self.num_sms, use_records=use_records, reduction=reduction).config
         launch = family.launch(problem, config, self.device, self.num_sms)
@@ -329,8 +329,11 @@ class Plan(Runner):
 
     def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
         """Raises: ShapeError, DTypeError, LayoutError: arrays of another layout than the plan's, another epilogue."""
-        out_dtype = None if out is not None else self.problem.out_dtype
-        _check_agrees(self.problem, problem_of(a, b, out, out_dtype, fusing))
+        planned = self.problem
+        out_dtype = None if out is not None else planned.out_dtype
+        is_of_type = a.dtype.numpy == planned.dtype.numpy  # arrays of others are refused as they are
+        inputs, sums = (planned.dtype, planned.sums) if is_of_type else (None, None)
+        _check_agrees(planned, problem_of(a, b, out, out_dtype, inputs, sums, fusing))
         return self.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
     def __copy__(self) -> Plan:
@@ -379,8 +382,8 @@ def plan_problem(
     reduction = checked_reduction(reduction)
     config = checked_changes(config)
     num_sms = checked_num_sms(num_sms, device)
-    default = check_supported(device)
-    copied = () if problem.is_empty else (config if isinstance(config, Config) else default.config).copied(problem)
+    offered = offered_family(problem, device)
+    copied = () if problem.is_empty else (config if isinstance(config, Config) else offered.config).copied(problem)
     solid = _kernel_problem(problem, copied)
     if isinstance(config, Config):
         family, chosen, why, record = catalog.family_of(config), config, "the caller's config", None
@@ -441,19 +444,22 @@ def checked_changes(config: Any) -> ConfigChanges | None:
     raise ConfigError("of this call", [f"{found}; pass config={{'tile_n': 192}}"])
 
 
-def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> Family:
-    """The family that the device is offered.
-
-    Raises: UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it.
-    """
-    found = catalog.offered(device)
-    if found is None or device.sm not in sms:
+def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> None:
+    """Raises UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it."""
+    if device.sm not in sms:
         served = ", ".join(f"{major}.{minor}" for major, minor in sms)
         raise UnsupportedError(
             asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
             rule=f"kernels are written for compute capability {served}",
             works=f"use such a GPU ({_cards(sms)} for instance), or torch.matmul on this device",
         )
+
+
+def offered_family(problem: Problem, device: Device) -> Family:
+    """The family that the product is offered on the device. Raises: what check_supported() raises."""
+    check_supported(device)
+    found = catalog.offered(device, problem)
+    assert found is not None  # else it was refused
     return found
 
 

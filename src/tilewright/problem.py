@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from tilewright import dtypes
 from tilewright.dtypes import DType, DTypeLike
-from tilewright.epilogue_form import Form
+from tilewright.epilogue_form import Form, check_array_dtypes, check_sums
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
 
 AMajor = Literal["k", "m"]
@@ -59,6 +59,8 @@ class Problem:
     Units: pitches in elements, the distance between rows of the contiguous dimension; `a_batch`, `b_batch` and
     `out_batch` the distance between matrices along each dimension of the batch, 0 where a or b is the same for all. A
     pitch of a or b may be 0 as well: rows that are one and the same.
+    `sums`: what products are summed in: fp32, of int8 int32 (which fp32, the default, stands for there); fp16 of fp16
+    where less will do: every 16 products round it.
     `out_is_padded`: what lies between the rows of out, and behind the last, up to the next multiple of 16 bytes, may be
     written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
@@ -71,6 +73,7 @@ class Problem:
     k: int
     dtype: DType = dtypes.BF16
     out_dtype: DType = dtypes.BF16
+    sums: DType = dtypes.FP32
     a_major: AMajor = "k"
     b_major: Major = "k"
     out_major: OutMajor = "n"
@@ -95,8 +98,10 @@ class Problem:
         kept: dict[str, object] = {name: _whole(name, getattr(self, name), ShapeError) for name in ("m", "n", "k")}
         for name in ("a_pitch", "b_pitch", "out_pitch", "a_align_bytes", "b_align_bytes", "out_align_bytes"):
             kept[name] = _whole(name, getattr(self, name), LayoutError)
-        for name in ("dtype", "out_dtype"):
+        for name in ("dtype", "out_dtype", "sums"):
             kept[name] = dtypes.by_name(getattr(self, name))
+        if kept["sums"] is dtypes.FP32:
+            kept["sums"] = dtypes.sums_of(dtypes.by_name(self.dtype))
         kept["batch"] = _wholes("batch", self.batch, ShapeError)
         for name in ("a_batch", "b_batch", "out_batch"):
             kept[name] = _wholes(name, getattr(self, name), LayoutError)
@@ -164,6 +169,11 @@ class Problem:
             return rule
         rules = (batch_refusal(stride, self.dtype) for stride in getattr(self, f"{operand}_batch"))
         return next((rule for rule in rules if rule), "")
+
+    @property
+    def is_for_wgmma(self) -> bool:
+        """Whether it is of the one kind that the Hopper kernel's wgmma multiplies: 16-bit inputs, fp32 sums."""
+        return self.dtype in dtypes.OF_16_BITS and self.sums is dtypes.FP32
 
     @property
     def num_matrices(self) -> int:
@@ -279,8 +289,10 @@ class Problem:
     def __str__(self) -> str:
         count = "".join(f"{extent} x " for extent in self.batch)
         columns = " out column-major" if self.out_major == "m" else ""
-        return f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}" + (
-            "" if self.epilogue is None else f" | {self.epilogue}"
+        sums = "" if self.sums is dtypes.sums_of(self.dtype) else f" sums in {self.sums}"
+        epilogue = "" if self.epilogue is None else f" | {self.epilogue}"
+        return (
+            f"{count}{self.m}x{self.n}x{self.k} {self.dtype} -> {self.out_dtype} {self.layout}{columns}{sums}{epilogue}"
         )
 
 
@@ -291,6 +303,7 @@ def packed(
     *,
     dtype: DTypeLike = "bf16",
     out_dtype: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
     a_major: AMajor = "k",
     b_major: Major = "k",
     out_major: OutMajor = "n",
@@ -307,7 +320,7 @@ def packed(
     """
     m, n, k = (_whole(name, extent, ShapeError) for name, extent in (("m", m), ("n", n), ("k", k)))
     in_type = dtypes.by_name(dtype)
-    out_type = in_type if out_dtype is None else dtypes.by_name(out_dtype)
+    out_type = dtypes.out_choices(in_type)[0] if out_dtype is None else dtypes.by_name(out_dtype)
     if shared not in ("", "a", "b"):
         raise LayoutError(
             asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
@@ -324,6 +337,7 @@ def packed(
             k=k,
             dtype=in_type,
             out_dtype=out_type,
+            sums=dtypes.summed_in(in_type, sums),
             a_major=a_major,
             b_major=b_major,
             out_major=out_major,
@@ -370,17 +384,20 @@ def checked(problem: Problem) -> Problem:
     if problem.dtype not in dtypes.INPUTS:
         raise DTypeError(
             asked=f"inputs of {problem.dtype}",
-            rule=f"inputs are {' or '.join(map(str, dtypes.INPUTS))}",
-            works="cast a and b",
+            rule=f"inputs are {dtypes.inputs_text()}",
+            works="pass inputs='tf32', which rounds each to 11 bits, or cast a and b"
+            if problem.dtype is dtypes.FP32
+            else "cast a and b",
         )
     if problem.out_dtype not in dtypes.out_choices(problem.dtype):
         raise DTypeError(
             asked=f"{problem.dtype} inputs with out in {problem.out_dtype}",
-            rule="out has the inputs' dtype or fp32",
+            rule=dtypes.out_rule(problem.dtype),
             works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
         )
-    if problem.epilogue is not None and problem.epilogue.is_gated:
-        _check_gated(problem)
+    dtypes.summed_in(problem.dtype, problem.sums)
+    if problem.epilogue is not None:
+        _check_epilogue(problem, problem.epilogue)
     if not problem.is_empty:
         _check_input("a", problem)
         _check_input("b", problem)
@@ -389,8 +406,13 @@ def checked(problem: Problem) -> Problem:
     return problem
 
 
-def _check_gated(problem: Problem) -> None:
-    """Raises the refusal of a gated epilogue whose columns do not come in pairs, or whose out is written in columns."""
+def _check_epilogue(problem: Problem, form: Form) -> None:
+    """Raises the refusal of an epilogue of other sums than fp32 or of strange arrays; of a gated one whose columns do
+    not come in pairs, or whose out is written in columns."""
+    check_sums(problem.sums)
+    check_array_dtypes(form)
+    if not form.is_gated:
+        return
     if problem.n % 2:
         raise ShapeError(
             asked=f"a gated epilogue of n = {problem.n} columns",

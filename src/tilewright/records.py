@@ -40,6 +40,7 @@ from tilewright import settings
 from tilewright.ampere_config import AmpereConfig
 from tilewright.config import SWIZZLE_BYTES, Config
 from tilewright.device import Device
+from tilewright.dtypes import sums_of
 from tilewright.order import Reduction, order_for, order_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
@@ -157,11 +158,12 @@ def problem_text(problem: Problem) -> str:
     b = min(_line_alignment(stride * size) for stride in (problem.b_pitch, *problem.b_batch))
     out_steps = (problem.out_pitch, problem.n, *problem.out_batch)
     out = min(problem.out_align_bytes, *(_alignment(step * out_size) for step in out_steps))
+    sums = "" if problem.sums is sums_of(problem.dtype) else f" sums {problem.sums.name}"
     dims = zip(problem.batch, problem.a_batch, problem.b_batch, strict=True)
     batch = "".join(f"{extent}{'' if a else ' of one a'}{'' if b else ' of one b'} x " for extent, a, b in dims)
     return (
         f"{batch}{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {problem.layout} "
-        f"a{a} b{b} out{out}" + ("" if problem.epilogue is None else f" then {problem.epilogue}")
+        f"a{a} b{b} out{out}{sums}" + ("" if problem.epilogue is None else f" then {problem.epilogue}")
     )
 
 

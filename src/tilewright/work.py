@@ -90,6 +90,7 @@ _BACK_AND_FORTH_SAVING = 0.11
 _BASE_W = 115.0
 TENSOR_PJ = 0.53
 _REST_PJ = 0.052
+PJ_PER_FLOP = TENSOR_PJ + _REST_PJ
 _FILL_PJ = 6.9
 _L2_PJ = 16.8
 _DRAM_PJ = 64.0
@@ -137,7 +138,7 @@ class Work:
     dram_bytes: float
     flops: float  # with those on the zeros past the edges
     dram_share: float = 1.0
-    pj_per_flop: float = TENSOR_PJ + _REST_PJ
+    pj_per_flop: float = PJ_PER_FLOP
 
     def times_us(self, device: Device, clock_ghz: float) -> dict[str, float]:
         """Each resource's time alone."""

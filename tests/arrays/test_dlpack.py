@@ -20,7 +20,7 @@ from tilewright.tensor import Location
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
-_CODES = {"bfloat16": 4, "float16": 2, "float32": 2, "float64": 2, "int8": 0, "complex64": 5}
+_CODES = {"bfloat16": 4, "float16": 2, "float32": 2, "float64": 2, "int8": 0, "int32": 0, "uint8": 1, "complex64": 5}
 
 
 class Producer:
@@ -107,7 +107,12 @@ def test_other_kinds_of_device_are_refused(kind):
         view(Producer(gpu((8, 8)).host, device=(kind, 0)))
 
 
-@pytest.mark.parametrize("name", ["float64", "int8", "complex64"])
+@pytest.mark.parametrize("name", ["int8", "int32"])
+def test_whole_numbers_are_known(name):
+    assert view(Producer(np.zeros((8, 8), name))).dtype.name == name
+
+
+@pytest.mark.parametrize("name", ["float64", "uint8", "complex64"])
 def test_other_dtypes_are_refused_by_name(name):
     with pytest.raises(DTypeError, match=f"a of dtype {name}"):
         view(Producer(np.zeros((8, 8), name)))

@@ -54,6 +54,20 @@ def test_the_product_lands_in_a_fresh_tensor_of_the_inputs_dtype(fake, dispatche
     assert np.array_equal(out.host.astype(float), a.host.astype(float) @ b.host.astype(float))
 
 
+def test_int8_gives_int32_and_the_other_kinds_are_asked_for_by_name(fake, backend, dispatcher: Dispatcher):
+    backend.computes = False  # it knows Hopper's arguments alone
+    int8, fp32, fp16 = (tensor(fake, (16, 16), name) for name in ("int8", "fp32", "fp16"))
+    assert str(dispatcher.matmul(int8, int8).dtype) == "torch.int32"
+    assert str(dispatcher.matmul(fp32, fp32, inputs="tf32").dtype) == "torch.float32"
+    assert str(dispatcher.matmul(fp16, fp16, sums="fp16").dtype) == "torch.float16"
+    assert dispatcher.plan(fp16, fp16, sums="fp16").family.name == "ampere"
+    assert dispatcher.plan(fp16, fp16).family.name == "hopper"
+    with pytest.raises(DTypeError, match="pass inputs='tf32'"):
+        dispatcher.matmul(fp32, fp32)
+    with pytest.raises(DTypeError, match="a of int8 and b of fp16"):
+        dispatcher.matmul(int8, fp16)
+
+
 def test_the_launch_is_on_torchs_current_stream_of_the_tensors_device(fake, backend, dispatcher: Dispatcher):
     fake.current = 1
     for index in (0, 1, 0):
@@ -178,7 +192,7 @@ def test_a_tensor_with_numpy_is_refused(fake, dispatcher: Dispatcher):
         dispatcher.matmul(tensor(fake, (8, 8)), np.zeros((8, 8), np.float16))
 
 
-@pytest.mark.parametrize("name", ["float64", "int8", "complex64"])
+@pytest.mark.parametrize("name", ["float64", "uint8", "complex64"])
 def test_other_dtypes_are_refused_by_torchs_name(fake, dispatcher: Dispatcher, name):
     other = Tensor(np.zeros((8, 8), name), fake)
     with pytest.raises(DTypeError, match=rf"a of dtype torch\.{name}"):

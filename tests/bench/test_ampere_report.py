@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.bench.ampere_report import CEILING_TFLOPS, COLUMNS, KIND, cells, published
+from tilewright.bench.ampere_report import COLUMNS, KIND, ceiling_tflops, cells, published
 
 
 def timed(candidate: str, median_us: float, **more: Any) -> dict[str, Any]:
     return {
         "kind": "time", "problem": "p", "candidate": candidate, "status": "ok", "median_us": median_us, "spread": 0.02,
-        "rate_tflops": CEILING_TFLOPS / 2, "ratio": 0.5, "ratio_lower": 0.4, "ratio_upper": 0.6,
+        "rate_tflops": 307.5, "ratio": 0.5, "ratio_lower": 0.4, "ratio_upper": 0.6,
     } | more  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_the_family_s_configs_come_first_the_fastest_before_the_others() -> None
         ("p", "matmul's choice: the Hopper kernel", "2.0"),
         ("q", "a", "3.0"),
     ]
-    assert lines[0][3:] == (f"{CEILING_TFLOPS / 2:.0f}", "0.50", "**0.50**", "0.40 .. 0.60", "2 %")
+    assert lines[0][3:] == ("308", "0.50", "**0.50**", "0.40 .. 0.60", "2 %")
     assert lines[2][5:7] == ("-", "-")
 
 
@@ -51,3 +51,7 @@ def test_a_column_without_a_time_has_no_line() -> None:
     row = timed("tilewright a", 1.0)
     del row["median_us"]
     assert cells(published([row])) == []
+
+
+def test_each_kind_has_the_ceiling_that_was_measured_of_it_or_none() -> None:
+    assert [ceiling_tflops({"dtype": dtype}) for dtype in ("bf16", "int8", "tf32")] == [615, 1270, None]

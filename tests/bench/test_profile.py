@@ -246,12 +246,13 @@ def test_a_product_without_elements_has_nothing_to_count() -> None:
     [
         Asked(m=512, n=384, k=320, rung="a5"),
         Asked(m=384, n=256, k=448, num_sms=2, family="ampere", config=("tile_m=64", "tile_n=64", "stages=3")),
+        Asked(m=256, n=256, k=512, num_sms=2, dtype="int8", config=("tile_m=64", "tile_n=64", "tile_k=64", "stages=3")),
         Asked(m=640, n=640, k=320, num_sms=4, config=TAILED),
     ],
     ids=str,
 )
 def test_counts_carried_over_from_small_launches_are_those_of_the_launch(asked: Asked) -> None:
-    """A CTA a tile; two SMs whose CTAs take many tiles each; four with a tail of narrow tiles."""
+    """A CTA a tile; two SMs whose CTAs take many tiles each, of bf16 and int8; four with a tail of narrow tiles."""
     device = emulated("h200", banks=True)
     plan = asked.plan(device.model, lambda: device)
     small = [small_plan(plan, problem, device) for problem in small_problems(plan)]
@@ -261,6 +262,8 @@ def test_counts_carried_over_from_small_launches_are_those_of_the_launch(asked: 
     assert bool(plan.config.tail_n) is (extent_of(plan).narrow_tiles > 0)
     assert not {name for name in left_out if name.endswith(("wavefronts", "conflicts"))}
     assert own["ldsm_wavefronts" if plan.family.name != "hopper" else "gmma_wavefronts"] > 0
+    steps = asked.m * asked.n * asked.k // (16 * 8 * 32)  # of mma.sync m16n8k32
+    assert own.get("immas") == (steps if asked.dtype == "int8" else None)
     assert {name: counts[name] for name in counts if "ptx" not in name} == {
         name: own[name] for name in counts if "ptx" not in name
     }

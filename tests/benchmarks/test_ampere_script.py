@@ -84,3 +84,9 @@ def test_wrong_results_and_times_are_told(script: ModuleType) -> None:
     for words in ("wrong: other: 2 elements", "time: stopped after 180 s: hung", "0.800 of mma.sync  0.700x cuBLAS ok"):
         assert words in text
     assert "small: refused" in text
+
+
+def test_each_kind_is_timed_and_checked_with_configs_that_can_run_it(script: ModuleType) -> None:
+    for problem in (*script.KINDS_TIMED, *script.KINDS_CHECKED):
+        assert len(script.kinds_configs(problem)) >= (4 if problem.m == 4096 else 1), problem
+    assert {problem.dtype.name for problem in script.KINDS_TIMED} == {"int8", "tf32", "fp16"}

@@ -64,7 +64,7 @@ def test_emulate_leaves_a_gpu_alone(measured: list[tuple[Any, ...]]) -> None:
 
 
 def test_an_unknown_type_is_refused() -> None:
-    assert "bf16 and fp16" in refused("ceilings", "--dtypes", "int8")
+    assert "bf16 or fp16" in refused("ceilings", "--dtypes", "int8")
 
 
 def test_a_ceiling_that_is_wrong_fails_the_command(

@@ -59,6 +59,18 @@ def test_a_load_whose_lanes_pair_takes_half_the_phases(size: int) -> None:
     assert banks.access(mixed, size, is_load=True) == banks.Count(whole // 2 + whole, whole // 2 + whole)
 
 
+def test_of_a_joined_load_rows_meet_that_were_apart_in_quarter_warps() -> None:
+    """Lanes 0 and 1 of each 8 read two chunks of a row of 128 bytes in the 128-byte swizzle; their partners are idle.
+    Joined it has half as many phases, each with two rows in the same banks."""
+    lane = np.arange(32)
+    row, chunk = lane // 8, lane % 8
+    addresses = row * 128 + (chunk ^ row) * 16
+    active = chunk < 2
+    assert banks.access(addresses, 16, active) == banks.Count(4, 4)
+    assert banks.access(addresses, 16, active, is_load=True) == banks.Count(4, 2)
+    assert banks.access(addresses, 16, is_load=True) == banks.Count(4, 4)
+
+
 def test_warps_of_one_access_add_up() -> None:
     lanes = np.arange(32)
     both = banks.access(np.stack([4 * lanes, 128 * lanes]), 4)

@@ -71,6 +71,7 @@ class Case:
     batch: tuple[int, ...] = ()
     b_is_batched: bool = False
     b_major: str = "k"
+    kind: Any = BF16  # fp32: multiplied as tf32
     out_kind: Any = BF16
     out_is_transposed: bool = False
     num_sms: int = 2
@@ -162,6 +163,14 @@ CASES: dict[str, Case] = {
         schedule="random",
         device="a100",
     ),
+    "Ampere, tf32 on a Hopper GPU": Case(
+        AMPERE.replace(tile_k=16),
+        lambda: Bias(values(71)) | Relu(),
+        n=71,
+        b_major="n",
+        kind=FP32,
+        out_kind=FP32,
+    ),
     "a column-major out": Case(
         SMALL, lambda: Bias(values(40)) | Add(values(72, 40)) | Scale(values(72), "row"), out_is_transposed=True
     ),
@@ -170,9 +179,9 @@ CASES: dict[str, Case] = {
 
 def operands(case: Case) -> tuple[Any, Any, Any, Any]:
     """a, b, out, and the memory around out."""
-    a = values(*case.batch, case.m, case.k, seed=2)
+    a = values(*case.batch, case.m, case.k, kind=case.kind, seed=2)
     b_batch = case.batch if case.b_is_batched else ()
-    b = values(*b_batch, case.n, case.k, seed=3).swapaxes(-1, -2)
+    b = values(*b_batch, case.n, case.k, kind=case.kind, seed=3).swapaxes(-1, -2)
     if case.b_major == "n":
         b = np.ascontiguousarray(b)
     columns = case.n // 2 if any(step.kind == "gated" for step in as_epilogue(case.epilogue()).steps) else case.n
@@ -187,13 +196,14 @@ def verdict(case: Case) -> str:
     """ "" when the kernel computes the case right, writes nothing else, and breaks no rule of the memory model."""
     a, b, out, held = operands(case)
     epilogue = as_epilogue(case.epilogue())
+    inputs = dtypes.TF32 if case.kind is FP32 else None
     emulator = Emulator(case.device, schedule=case.schedule)
     try:
-        emulator.matmul(a, b, out, config=case.config, num_sms=case.num_sms, epilogue=epilogue)
+        emulator.matmul(a, b, out, config=case.config, num_sms=case.num_sms, inputs=inputs, epilogue=epilogue)
     except EmulationError as error:
         return str(error)
     whole = np.broadcast_to(b, (*case.batch, *b.shape[-2:]))
-    found = check(a, whole, out, dtypes.by_name(out.dtype), epilogue=epilogue)
+    found = check(a, whole, out, dtypes.by_name(out.dtype), inputs=inputs, epilogue=epilogue)
     out[...] = PATTERN
     for step in epilogue.steps:
         if isinstance(step, Aux):

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import tilewright  # noqa: E402  torch first: without it this file is skipped
 from fakes import FakeCompiler  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
+from tilewright.errors import DTypeError  # noqa: E402
 from tilewright.frontends.torch import functional  # noqa: E402
 
 T = tilewright.torch
@@ -95,6 +96,18 @@ def test_what_the_way_around_refuses_goes_through(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(functional, "ops", through)
     x = torch.zeros(8, 8, dtype=torch.bfloat16)
     assert T.matmul(x, x) == T.linear(x, x) == T.linear(x.float(), x) == T.linear(x, x, x) == "through"
+
+
+def test_what_matmul_alone_multiplies_goes_through_to_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int8 and fp32: also where tilewright.matmul would take them."""
+    monkeypatch.setattr(functional, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setattr(functional.products, "dispatch", SimpleNamespace(matmul=lambda *_, **__: "served"))
+    for dtype, words in ((torch.int8, r"takes it, into int32"), (torch.float32, r"matmul\(\.\.\., inputs='tf32'\)")):
+        x = torch.zeros(8, 8, dtype=dtype)
+        for call in (T.matmul, T.linear):
+            with pytest.raises(DTypeError, match=f"inputs are bfloat16 or float16; .*{words}"):
+                call(x, x)
+    assert T.matmul(x.bfloat16(), x.bfloat16()) == "served"
 
 
 @pytest.mark.usefixtures("fast")

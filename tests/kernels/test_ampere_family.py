@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilewright
+from covering_draw import check_covers, drawn, numbered
 from tilewright import device, model
 from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.emulated import EmulatedBackend, emulated
@@ -248,22 +250,49 @@ def test_the_largest_registers_fit_on_the_other_cards(card: device.Device) -> No
             build(render(AMPERE, LARGE, config, card), refuse=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("card", [A100, RTX3090, RTX4090, H200], ids=str)
-def test_no_config_of_any_space_spills_in_any_form(card: device.Device) -> None:
-    """Layouts, types of out, rows of 4 bytes, batches: each config that the A100 is offered and this card can hold, and
-    the one with the most accumulators."""
-    forms = (
+CARDS = (A100, RTX3090, RTX4090, H200)
+EVERY = 4  # of a config's forms; with the widest of all forms a third of the 512 kernels
+
+
+@cache
+def forms() -> tuple[Problem, ...]:
+    """Layouts, types of out, rows of 4 bytes, batches."""
+    return (
         *(packed(4096, 4096, 4096, **majors) for majors in MAJORS),
         packed(4095, 4095, 4096, out_dtype="fp32", batch=(2, 3)),
         packed(4095, 4095, 4096, dtype="fp16", padded=False),
         packed(4096, 4096, 4096, batch=(2,)),
         pitched(packed(4095, 4095, 4094, a_major="m", b_major="n"), 2, 2),
     )
-    for problem in forms:
-        for config in {*distinct(A100, problem), *distinct(card, problem), WIDE}:
-            if not config.violations(problem, card):
-                build(render(AMPERE, problem, config, card), refuse=True)
+
+
+@cache
+def legal() -> dict[tuple[int, int], list[AmpereConfig]]:
+    """By card and form each config that the A100 or the card is offered and that the card can hold, and WIDE."""
+    found = {}
+    for at, card in enumerate(CARDS):
+        for form, problem in enumerate(forms()):
+            offered = dict.fromkeys((*distinct(A100, problem), *distinct(card, problem), WIDE))
+            found[at, form] = [config for config in offered if not config.violations(problem, card)]
+    return found
+
+
+def test_every_config_and_every_form_are_compiled_for_every_card_and_the_widest_always() -> None:
+    found, offered = drawn(legal(), CARDS, forms(), EVERY), legal()
+    check_covers(found, offered)
+    assert len(found) < sum(map(len, offered.values())) / 3
+    wide = numbered(offered)[WIDE]
+    assert all((at, form, wide) in found for (at, form), configs in offered.items() if WIDE in configs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("card", range(len(CARDS)), ids=[card.name for card in CARDS])
+def test_no_config_of_any_space_spills_in_any_form(card: int) -> None:
+    """A draw of them: see the test before."""
+    configs = list(numbered(legal()))
+    for at, form, number in sorted(drawn(legal(), CARDS, forms(), EVERY)):
+        if at == card:
+            build(render(AMPERE, forms()[form], configs[number], CARDS[card]), refuse=True)
 
 
 @pytest.mark.parametrize("card", AMPERE_CARDS, ids=str)
@@ -303,7 +332,7 @@ def test_configs_past_a_card_are_never_offered_and_refused_by_name_with_what_fit
         ({"consumers": 1}, "consumers = 1 is for the hopper family"),
         ({"warps_m": 3}, "warps_m x warps_n = 3 x 2 are not 1, 2, 4 or 8 warps"),
         ({"tile_m": 40}, "tile_m = 40 is not a multiple of 32"),
-        ({"tile_k": 16}, "tile_k = 16 is not 32 or 64"),
+        ({"tile_k": 16}, "tile_k = 16 of bf16 is not 32 or 64, rows of 64 or 128 bytes"),
         ({"stages": 2}, "stages = 2 is outside 3 .. 12"),
         ({"ahead": 2}, "ahead = 2 is not one of 1, 3"),
         ({"prefetch": 32}, "prefetch = 32 is not 0, 64, 128 or 256"),
@@ -400,8 +429,8 @@ def test_an_sm_of_few_warps_bounds_small_ctas() -> None:
 
 
 def test_hopper_is_never_offered_it_and_may_force_it() -> None:
-    assert catalog.offered(H200) is HOPPER
     for problem in (LARGE, packed(384, 128, 256, batch=(64,)), packed(1, 4096, 4096), packed(64, 64, 65536)):
+        assert catalog.offered(H200, problem) is HOPPER
         choice = model.best(problem, H200)
         assert choice.family is HOPPER
         assert type(choice.config) is Config
@@ -445,7 +474,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "rows past the end are read": (COPY, "lines > 0 && along > 0 ?", "along > 0 ?", "past the end of buffer"),
     "what lies past an odd k is read": (COPY, "max(0, min(along, PIECE)) * IN_SIZE", "COPY_BYTES", "past the end"),
     "rows past the end of an odd k are read": (COPY, "lines > 0 ? max", "true ? max", "past the end of buffer"),
-    "fragments of the next step": (TILE, "rA[STEP % 2][i], b[0], b[1]", "rA[(STEP + 1) % 2][i], b[0], b[1]", "never"),
+    "fragments of the next step": (TILE, "rA[K_STEP % 2][i], b[0]", "rA[(K_STEP + 1) % 2][i], b[0]", "never"),
     "halves of b exchanged": (TILE, "b[2], b[3]", "b[3], b[2]", "wrong"),
 }
 

@@ -15,7 +15,7 @@ from tilewright.jit.source import Source
 from tilewright.kernels.ceilings import BulkCopy, BulkRead, Ceiling, EmptyLaunch, WgmmaLoop, wgmma_loops
 
 H200 = device.preset("h200")
-LOOPS = [loop for dtype in dtypes.INPUTS for loop in wgmma_loops(dtype)]
+LOOPS = [loop for dtype in dtypes.OF_16_BITS for loop in wgmma_loops(dtype)]
 KERNELS: list[Ceiling] = [*LOOPS, BulkRead(), BulkCopy(), EmptyLaunch()]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 every_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)

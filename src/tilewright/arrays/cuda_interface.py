@@ -24,7 +24,7 @@ from tilewright.arrays.base import (
 from tilewright.errors import UnsupportedError
 from tilewright.tensor import Location, View
 
-_SPELLINGS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}
+_SPELLINGS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16", "|i1": "int8", "<i4": "int32"}
 
 
 class CudaInterfaceAdapter(Adapter):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tilewright.arrays.base import ADDRESS_MASK, Adapter, named_dtype
-from tilewright.dtypes import ALL, DType
+from tilewright.dtypes import STORED, DType
 from tilewright.errors import UnsupportedError
 from tilewright.tensor import Location, View
 
@@ -23,8 +23,8 @@ class TorchAdapter(Adapter):
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules["torch"]
-        spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-        self._dtypes = {dtype.name: getattr(self._torch, spellings[dtype.name]) for dtype in ALL}
+        spellings = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int8": "int8", "int32": "int32"}
+        self._dtypes = {dtype.name: getattr(self._torch, spellings[dtype.name]) for dtype in STORED}
         self._bf16 = self._dtypes["bf16"]
         private = self._torch._C
         # torch's own compiled code calls these three; each has a documented, slower stand-in below.

@@ -11,7 +11,9 @@ from typing import Any
 Row = dict[str, Any]
 
 KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
-CEILING_TFLOPS = 615.0  # of mma.sync on an H200: 606 to 624 measured, register-only loops, 16-bit inputs and fp32 sums
+# Of mma.sync on an H200, register-only loops (2026-11-29): 606 to 624 with 16-bit inputs and fp32 sums, 607 to 626 with
+# fp16 sums, 1236 to 1302 with int8. Of tf32 it was not measured.
+_CEILINGS_TFLOPS = {"bf16": 615.0, "fp16": 615.0, "int8": 1270.0}
 OWN = "tilewright "  # what the candidates that a config of the family names begin with
 
 COLUMNS = ("product", "config", "us", "TFLOPS", "of mma.sync", "over cuBLAS", "quartiles", "spread")
@@ -43,7 +45,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """One line a column of a measurement: of each product the family's configs, the fastest first, then what stood
     beside them.
 
-    Units: microseconds; TFLOPS; shares of CEILING_TFLOPS; how many times faster than cuBLAS in the same rounds.
+    Units: microseconds; TFLOPS; shares of ceiling_tflops(); how many times faster than cuBLAS in the same rounds.
     """
     timed = [row for row in rows if row["part"] == "time" and "median_us" in row]
     lines: list[tuple[str, ...]] = []
@@ -51,19 +53,25 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         own = [row for row in timed if row["problem"] == problem]
         for row in sorted(own, key=lambda row: (not row["candidate"].startswith(OWN), row["median_us"])):
             has_ratio = row.get("ratio") is not None
+            ceiling = ceiling_tflops(row)
             lines.append(
                 (
                     problem,
                     name_of(row),
                     f"{row['median_us']:.1f}",
                     f"{row['rate_tflops']:.0f}",
-                    f"{row['rate_tflops'] / CEILING_TFLOPS:.2f}",
+                    "-" if ceiling is None else f"{row['rate_tflops'] / ceiling:.2f}",
                     f"**{row['ratio']:.2f}**" if has_ratio else "-",
                     f"{row['ratio_lower']:.2f} .. {row['ratio_upper']:.2f}" if has_ratio else "-",
                     f"{100 * row['spread']:.0f} %",
                 )
             )
     return lines
+
+
+def ceiling_tflops(row: Row) -> float | None:
+    """What mma.sync reaches with the row's inputs; None where it was not measured."""
+    return _CEILINGS_TFLOPS.get(str(row.get("dtype", "bf16")))
 
 
 def name_of(row: Row) -> str:

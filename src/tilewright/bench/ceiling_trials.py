@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tilewright.backends.base import Argument, Launch
 from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.check import accumulation_factor, check_exact, integer_limit
-from tilewright.dtypes import INPUTS, DType, by_name
+from tilewright.dtypes import OF_16_BITS, DType, by_name
 from tilewright.errors import EmulationError
 from tilewright.jit.build import build
 from tilewright.kernels.ceilings import TICKS, BulkCopy, BulkRead, Ceiling, EmptyLaunch, WgmmaLoop, wgmma_loops
@@ -184,7 +184,7 @@ SMALL_CHUNK_BYTES = 4096
 SMALL_SLOTS = 4  # so that a few chunks go round the ring
 
 
-def small_trials(dtypes: Sequence[DType] = INPUTS) -> tuple[Trial, ...]:
+def small_trials(dtypes: Sequence[DType] = OF_16_BITS) -> tuple[Trial, ...]:
     """Every kind of ceiling at a size that the emulator runs in about a second; each ring is passed more than once."""
     read = BulkRead(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES)
     copy = BulkCopy(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES, pending=2)

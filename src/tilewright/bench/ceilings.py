@@ -38,7 +38,7 @@ from tilewright.kernels.ceilings import CHUNK_BYTES, BulkCopy, BulkRead, WgmmaLo
 
 Row = dict[str, Any]
 
-DTYPES = tuple(dtype.name for dtype in dtypes.INPUTS)
+DTYPES = tuple(dtype.name for dtype in dtypes.OF_16_BITS)
 LOOP_US = 6000.0  # of one launch of a loop: its operands and sums, some 20 us, are then 0.3 % of it
 SUM_K = 8192  # values of k of one sum: accumulators as large as those of a large product
 BLOCK_BYTES = 64 << 20  # random bytes that the host makes; longer memory repeats them
@@ -77,7 +77,7 @@ def empty_trials(device: Device) -> tuple[Trial, ...]:
 
 def sources(device: Device) -> list[Source]:
     """Every unit that measured_rows() loads, for a machine whose compiler is another or none."""
-    loops = (loop for dtype in dtypes.INPUTS for loop in wgmma_loops(dtype))
+    loops = (loop for dtype in dtypes.OF_16_BITS for loop in wgmma_loops(dtype))
     kernels = (*loops, BulkRead(), BulkCopy(), *(trial.kernel for trial in empty_trials(device)))
     return list({source.digest(""): source for source in (kernel.source(device) for kernel in kernels)}.values())
 

@@ -20,6 +20,7 @@ from tilewright.bench.tuned import OperandSet, Search, partial_sums
 from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
 from tilewright.dispatch import plan as make_plan
+from tilewright.dtypes import FP16, TF32
 from tilewright.errors import CompileError, ConfigError, LibraryError, RefusalError
 from tilewright.order import Reduction
 from tilewright.plan import Plan
@@ -42,6 +43,9 @@ MODES: dict[Mode, Callable[..., Timing]] = {"burst": burst, "interleaved": inter
 
 BASELINE = "cublas"
 TUNED = tuning.NAME
+# How a library makes tf32 of fp32 is not told. Cut, both factors of each product of k are off by 2^-10 at most; the
+# mean size of a product of normal data is below 1.
+LIBRARY_TF32_CUT = 2 * 2.0**-10
 LIBRARY_SPLITS = 16  # of k, that torch's cuBLAS may make and add in out's type; its choice is not told
 
 
@@ -83,15 +87,28 @@ def compare(
     with ExitStack() as stack, CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
         sets = operand_sets(problem, num_sets, seed=seed, device=f"cuda:{ordinal}")
         torch.cuda.synchronize()  # operands were made on another stream
-        field.add(Candidate(BASELINE, _cublas(sets), num_sets), {"config": None, "compiler": None})
+        field.add(Candidate(BASELINE, _cublas(problem, sets), num_sets), {"config": None, "compiler": None})
         for config in configs:
             with field.refusing("tilewright" if config is None else f"tilewright {config}"):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms, reduction=reduction)
+                plan = make_plan(
+                    *sets[0],
+                    config=config,
+                    num_sms=num_sms,
+                    reduction=reduction,
+                    inputs=problem.dtype,
+                    sums=problem.sums,
+                )
                 name = "tilewright" if config is None else f"tilewright {plan.config}"
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, config in (named or {}).items():
             with field.refusing(name):
-                plan = make_plan(*sets[0], config=config, num_sms=num_sms, use_records=False, reduction=reduction)
+                choices: dict[str, Any] = {
+                    "num_sms": num_sms,
+                    "reduction": reduction,
+                    "inputs": problem.dtype,
+                    "sums": problem.sums,
+                }
+                plan = make_plan(*sets[0], config=config, use_records=False, **choices)
                 field.add_plan(name, plan, sets, _shape_of_launch(plan))
         for name, plan in (plans or {}).items():
             field.add_plan(name, plan, sets, {})
@@ -143,14 +160,14 @@ class _Field:
     def check(self, operands: OperandSet, synchronize: Callable[[], Any]) -> None:
         """Adds the verdict on one call of each column to its details."""
         for column in self.columns:
-            allowed = LIBRARY_SPLITS if column.name == BASELINE else 0
+            allowed = partial_sums(self.problem, LIBRARY_SPLITS if column.name == BASELINE else 0)
+            if column.name == BASELINE and self.problem.dtype is TF32:
+                allowed += LIBRARY_TF32_CUT * self.problem.k
             if column.name == TUNED:  # tune() checked it, with what its own algorithm may round
                 details = self.details[TUNED]
                 details |= {"status": "ok", "error_over_bound": details["tuned"]["error_over_bound"]}
                 continue
-            verdict = verify_launch(
-                self.problem, operands, column.launch, synchronize, allowed=partial_sums(self.problem, allowed)
-            )
+            verdict = verify_launch(self.problem, operands, column.launch, synchronize, allowed=allowed)
             self.details[column.name] |= {
                 "status": "ok" if verdict.ok else "wrong",
                 "error_over_bound": verdict.worst,
@@ -181,14 +198,39 @@ def _rows(timing: Timing) -> list[dict[str, Any]]:
     return rows
 
 
-def _cublas(sets: Sequence[OperandSet]) -> Callable[[int], None]:
-    """cuBLAS as torch calls it by default."""
+def _cublas(problem: Problem, sets: Sequence[OperandSet]) -> Callable[[int], None]:
+    """cuBLAS as torch calls it: by default; of fp32 arrays allowed to use tf32, of int8 by _int_mm, and where fp16
+    sums are asked for allowed to make such."""
     a, _, out = sets[0]
+    if problem.dtype is TF32:
+        return _calling(sets, _tf32_matmul)
+    if problem.dtype.is_whole:  # copies along k, which it takes everywhere; they cost it no time here
+        along_k = [(a.contiguous(), b.mT.contiguous().mT, out) for a, b, out in sets]
+        return _calling(along_k, lambda a, b, out: torch._int_mm(a, b, out=out))
+    if problem.sums is FP16:
+        return _calling(sets, _f16_sums_matmul)
     if out.dtype == a.dtype:
         return _calling(sets, lambda a, b, out: torch.matmul(a, b, out=out))
     # matmul refuses an out of another type; these are its kernels with one
     product = torch.ops.aten.mm.dtype_out if a.dim() == 2 else torch.ops.aten.bmm.dtype_out
     return _calling(sets, lambda a, b, out: product(a, b, out.dtype, out=out))
+
+
+def _tf32_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
+    try:
+        torch.matmul(a, b, out=out)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def _f16_sums_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    flags = torch.backends.cuda.matmul
+    before, flags.allow_fp16_accumulation = flags.allow_fp16_accumulation, True
+    try:
+        torch.matmul(a, b, out=out)
+    finally:
+        flags.allow_fp16_accumulation = before
 
 
 def _calling(sets: Sequence[OperandSet], product: Callable[..., object]) -> Callable[[int], None]:

@@ -108,6 +108,7 @@ METRICS["profile"] = {
         for what, metric in (("wavefronts", "pipe_lsu_wavefronts"), ("conflicts", "bank_conflicts_pipe_lsu"))
     },
     "gmmas": ("sm__inst_executed_pipe_tensor_op_gmma.sum", 1),
+    "immas": ("sm__inst_executed_pipe_tensor_op_imma.sum", 1),
     "ldsm_instructions": ("smsp__inst_executed_op_ldsm.sum", 1),
     "stsm_instructions": ("smsp__inst_executed_op_stsm.sum", 1),
     "ldgsts_instructions": ("smsp__inst_executed_op_ldgsts.sum", 1),

@@ -11,12 +11,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tilewright.backends.emulated import EmulatedBackend, Finding, Report
 from tilewright.backends.steps import run_once
 from tilewright.check import Check, check, check_exact
-from tilewright.host_operands import Kind, host_operands
+from tilewright.host_operands import Kind, host_operands, unwritten
 from tilewright.plan import Plan
 
 Row = tuple[str, ...]
@@ -52,8 +50,8 @@ def run_plan(plan: Plan, device: EmulatedBackend, *, kind: Kind = "integer", see
     if kind == "integer":
         verdict = check_exact(a.view, b.view, out.view)
     else:
-        verdict = check(a.view, b.view, out.view, problem.out_dtype)
-    verdict = dataclasses.replace(verdict, unwritten=int(np.isnan(out.view.astype(np.float32)).sum()))
+        verdict = check(a.view, b.view, out.view, problem.out_dtype, inputs=problem.dtype, sums=problem.sums)
+    verdict = dataclasses.replace(verdict, unwritten=unwritten(out.view, problem.out_dtype))
     return Ran(verdict, functools.reduce(Report.then, reports))
 
 

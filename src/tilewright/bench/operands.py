@@ -10,14 +10,23 @@ from typing import Any, Literal
 
 import torch
 
-from tilewright.check import integer_limit
+from tilewright.check import integer_limit, integer_stride
+from tilewright.host_operands import filler, is_left_out, range_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
 Kind = Literal["normal", "integer"]
 
-TYPES: dict[str, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+TYPES: dict[str, torch.dtype] = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "int8": torch.int8,
+    "int32": torch.int32,
+    "tf32": torch.float32,
+}
 
-# A NaN in every type of that size, and no value that a product or a memset leaves: 0x7FA5 is NaN in bf16 and in fp16.
+# A NaN in every floating type of that size, and no value that a product or a memset leaves: 0x7FA5 is NaN in bf16 and
+# in fp16.
 _POISON: dict[int, tuple[torch.dtype, int]] = {2: (torch.int16, 0x7FA5), 4: (torch.int32, 0x7FA5A5A5)}
 
 BAND_BYTES = 1 << 16  # canary before and after out: more than a tile's row of any pitch that tests use
@@ -64,9 +73,11 @@ class Canary:
 def inputs(
     problem: Problem, kind: Kind = "normal", *, seed: int = 0, device: str = "cuda"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """a (*batch, m, k) and b (*batch, k, n), strided and aligned as the problem has them; their rows' padding is NaN.
+    """a (*batch, m, k) and b (*batch, k, n), strided and aligned as the problem has them; their rows' padding is the
+    filler of host_operands.
 
-    "normal" is normal(0, 1) rounded to the dtype; "integer" is whole numbers whose sums of k products are exact.
+    "normal" is normal(0, 1) rounded to the dtype; "integer" is whole numbers whose sums of k products are exact; of
+    int8 either is any of its values.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
     return _matrices("a", problem, kind, generator, device), _matrices("b", problem, kind, generator, device)
@@ -96,16 +107,21 @@ def _matrices(name: str, problem: Problem, kind: Kind, generator: Any, device: s
     align_bytes = getattr(problem, f"{name}_align_bytes")
     first = align_bytes // problem.dtype.size if align_bytes < TMA_ALIGNMENT_BYTES else 0  # of memory that is aligned
     elements = first + problem.extent_bytes[name] // problem.dtype.size
-    view = torch.full((elements,), float("nan"), dtype=dtype, device=device).as_strided(shape, strides, first)
+    view = torch.full((elements,), filler(problem.dtype), dtype=dtype, device=device).as_strided(shape, strides, first)
     # Matrices that are one and the same get their values once, in the order of memory.
     own = view[tuple(slice(None) if stride else slice(1) for stride in strides)]
     transposed = strides[-1] != 1
-    if kind == "integer":
-        limit = integer_limit(problem.k)
+    if problem.dtype.is_whole:
+        shape = _memory_shape(own, transposed)
+        values = torch.randint(*range_of(problem.dtype), shape, generator=generator, device=device)
+    elif kind == "integer":
+        limit = max(integer_limit(problem.k, problem.sums), 1)
         values = torch.randint(-limit, limit + 1, _memory_shape(own, transposed), generator=generator, device=device)
     else:
         values = torch.randn(_memory_shape(own, transposed), generator=generator, device=device, dtype=torch.float32)
     own.copy_(values.mT if transposed else values)
+    if kind == "integer" and name == "a" and integer_stride(problem.k, problem.sums) > 1:
+        own[..., torch.from_numpy(is_left_out(problem)).to(device)] = 0
     return view
 
 

@@ -49,6 +49,7 @@ class Asked:
     k: int
     dtype: str = "bf16"
     out_dtype: str | None = None
+    sums: str | None = None
     a_major: str = "k"
     b_major: str = "k"
     out_major: str = "n"
@@ -95,6 +96,7 @@ class Asked:
             self.k,
             dtype=self.dtype,
             out_dtype=self.out_dtype,
+            sums=self.sums,
             a_major=cast(Literal["k", "m"], self.a_major),
             b_major=cast(Literal["k", "n"], self.b_major),
             out_major=cast(Literal["n", "m"], self.out_major),
@@ -190,10 +192,10 @@ def rows_of_file(text: str, where: str) -> list[Row]:
         rows = []
     for row in rows:
         counted = row.get("counted")
-        if not (isinstance(counted, dict) and all(isinstance(value, int | float) for value in counted.values())):
+        if not (isinstance(counted, dict) and all(isinstance(value, int | float | None) for value in counted.values())):
             raise UnsupportedError(
                 asked=f"counters {repr(counted)[:60]} of a row of {where}",
-                rule='"counted" holds a number for each counter, and nothing where nothing was counted',
+                rule='"counted" holds a number for each counter, or null where ncu has none',
                 works="give what `tilewright profile --into FILE` wrote",
             )
     if not rows:

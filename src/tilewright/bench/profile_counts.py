@@ -119,6 +119,7 @@ def small_problems(plan: Plan) -> Iterator[Problem]:
             k_tiles * config.tile_k * config.slices,
             dtype=problem.dtype.name,
             out_dtype=problem.out_dtype.name,
+            sums=problem.sums.name,
             a_major=problem.a_major,
             b_major=problem.b_major,
             out_major=problem.out_major,
@@ -176,7 +177,7 @@ def columns_of(report: Report) -> dict[str, float]:
                 add(f"{way}_instructions", count)
         for start, (name, each) in _TENSOR.items():
             if opcode.startswith(f"{start}."):
-                add(name, count * each)
+                add("immas" if ".s8." in opcode else name, count * each)
     for site, (wavefronts, ideal) in report.banks.items():
         for start, way in _WAYS.items():
             if site.opcode.startswith(start):

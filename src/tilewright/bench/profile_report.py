@@ -82,6 +82,7 @@ def compared(counted: Counts, emulated: Emulated, about: Mapping[str, Any]) -> l
 
 def _instructions(counted: Counts, own: Counts) -> Iterator[Compared]:
     yield _equal("mma.sync, wmma.mma (HMMA)", counted.get("hmmas"), own.get("hmmas"))
+    yield _equal("mma.sync of int8 (IMMA)", counted.get("immas"), own.get("immas"))
     yield _equal("wgmma, by warps", counted.get("gmmas"), own.get("gmmas"))
     for way in SHARED_WAYS:
         if not (own.get("wmma_instructions") and way in _WMMA_WAYS):

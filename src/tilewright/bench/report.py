@@ -307,8 +307,8 @@ def ampere_table(rows: Sequence[Row]) -> str:
     own = [row for row in rows if row.get("kind") == ampere_report.KIND]
     meaning = (
         f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: of "
-        f"{ampere_report.CEILING_TFLOPS:.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. The "
-        "Hopper kernel and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high."
+        f"{ampere_report.ceiling_tflops({}):.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. "
+        "The Hopper kernel and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high."
     )
     return _table(ampere_report.COLUMNS, ampere_report.cells(own)) + _caption(own, meaning)
 

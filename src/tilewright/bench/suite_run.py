@@ -30,7 +30,7 @@ from tilewright.device import Device
 from tilewright.errors import RefusalError, TilewrightError, UnsupportedError
 from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
-from tilewright.plan import check_supported
+from tilewright.plan import offered_family
 from tilewright.problem import Problem
 
 Row = dict[str, Any]
@@ -195,7 +195,7 @@ def records_of(path: Path | None, device: Device, reduction: Reduction = "fast")
         return records_in(path)
 
     def lookup(problem: Problem) -> Config | None:
-        copied = check_supported(device).config.copied(problem)
+        copied = offered_family(problem, device).config.copied(problem)
         record = records.lookup(repacked(problem, copied), device, reduction=reduction)
         if record is None:
             return None

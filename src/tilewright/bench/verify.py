@@ -18,13 +18,13 @@ from tilewright.backends.memory import Buffer
 from tilewright.backends.steps import run_once
 from tilewright.check import Check, check, check_exact, sampled_rows
 from tilewright.dispatch import plan as make_plan
-from tilewright.host_operands import host_operand, host_operands
+from tilewright.host_operands import filler, host_operand, host_operands
 from tilewright.problem import Problem
 
 if TYPE_CHECKING:
     from tilewright.plan import Plan
 
-POISON_WORD = 0x7FC07FC0  # NaN as one fp32 or as two bf16 or fp16
+POISON_WORD = 0x7FC07FC0  # NaN as one fp32 or as two bf16 or fp16; of int32 a value that no sum has by chance
 
 
 def has_torch() -> bool:
@@ -77,13 +77,13 @@ def _verify_with_torch(
     device = f"cuda:{ordinal}"
     a, b = inputs(problem, kind, seed=seed, device=device)
     canary = Canary.around(problem, offset=out_offset, device=device)
-    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms)
+    plan = plan or make_plan(a, b, canary.out, config=config, num_sms=num_sms, inputs=problem.dtype, sums=problem.sums)
     plan.run(a, b, canary.out)
     torch.cuda.synchronize(ordinal)
     if kind == "integer":
         verdict = check_exact(a, b, canary.out)
     else:
-        verdict = check(a, b, canary.out, problem.out_dtype)
+        verdict = check(a, b, canary.out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums)
     return dataclasses.replace(verdict, unwritten=canary.unwritten(), damaged=canary.damaged())
 
 
@@ -102,11 +102,13 @@ def verify_launch(
     import torch  # see has_torch()
 
     a, b, out = operands
-    out.fill_(float("nan"))
+    out.fill_(filler(problem.out_dtype))
     launch(0)
     synchronize()
-    verdict = check(a, b, out, problem.out_dtype, rows=sampled_rows(problem.m), allowed=allowed)
-    return dataclasses.replace(verdict, unwritten=int(torch.isnan(out).sum()))
+    rows = sampled_rows(problem.m)
+    verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, rows=rows, allowed=allowed)
+    holding = out == filler(problem.out_dtype) if problem.out_dtype.is_whole else torch.isnan(out)
+    return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 
 
 def verify_without_torch(
@@ -126,8 +128,12 @@ def verify_without_torch(
     a, b = operands[0].view, operands[1].view
     out = host_operand(problem, "out", launched(cuda, plan, operands[0].memory, operands[1].memory, ordinal)).view
     rows = sampled_rows(problem.m)
-    verdict = check_exact(a, b, out, rows=rows) if kind == "integer" else check(a, b, out, problem.out_dtype, rows=rows)
-    return dataclasses.replace(verdict, unwritten=int(np.isnan(out.astype(np.float32)).sum()))
+    if kind == "integer":
+        verdict = check_exact(a, b, out, rows=rows)
+    else:
+        verdict = check(a, b, out, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, rows=rows)
+    holding = out == POISON_WORD if problem.out_dtype.is_whole else np.isnan(out.astype(np.float32))
+    return dataclasses.replace(verdict, unwritten=int(holding.sum()))
 
 
 def launched(cuda: CudaBackend, plan: Plan, a: Any, b: Any, ordinal: int) -> Any:

@@ -80,8 +80,10 @@ def bench(
     from tilewright.bench import suite_report
     from tilewright.bench.suite import entries, problem_of
     from tilewright.bench.suite_run import ROWS_FILE, Journal, records_in, rows_in
+    from tilewright.dtypes import by_name_of_16_bits
 
     shapes = entries(suite)
+    by_name_of_16_bits(dtype)
     problems = [problem_of(entry.shape, dtype=dtype, b_major=b_major) for entry in shapes]  # type: ignore[arg-type]
     if records is not None:  # files are read before a device is asked for
         known = records_in(records)

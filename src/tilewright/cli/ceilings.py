@@ -31,9 +31,9 @@ def ceilings(
     ] = None,
 ) -> None:
     """Measure what this card does at most: tensor cores, memory, launches."""
-    from tilewright.dtypes import by_name  # NumPy, which --help does not need
+    from tilewright.dtypes import by_name_of_16_bits  # NumPy, which --help does not need
 
-    names = [by_name(name).name for name in dtypes.split(",")]
+    names = [by_name_of_16_bits(name).name for name in dtypes.split(",")]
     if into is not None:
         terminal.check_folder("--into", into)
     reason = "--emulate" if emulate else why_no_gpu()

@@ -49,9 +49,14 @@ class Reduction(StrEnum):
 M = Annotated[int, typer.Argument(metavar="M", help="Rows of a and of out.")]
 N = Annotated[int, typer.Argument(metavar="N", help="Columns of b and of out.")]
 K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
-DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16", help="Element type of a and b.")]
+DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16|int8|tf32", help="Element type of a and b.")]
 OutDTypeOption = Annotated[
-    str | None, typer.Option("--out-dtype", metavar="bf16|fp16|fp32", help="Element type of out; default: the inputs'.")
+    str | None,
+    typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: the inputs' or fp32; of int8 int32."),
+]
+SumsOption = Annotated[
+    str | None,
+    typer.Option("--sums", metavar="fp16", help="What products are summed in; default: fp32, of int8 int32."),
 ]
 AMajorOption = Annotated[
     AMajor, typer.Option("--a-major", help="Contiguous dimension of a: m for the transpose of a (K, M) array.")
@@ -92,6 +97,7 @@ def problem(
     *,
     dtype: str,
     out_dtype: str | None,
+    sums: str | None = None,
     a_major: AMajor = AMajor.k,
     b_major: BMajor = BMajor.k,
     out_major: OutMajor = OutMajor.n,
@@ -110,6 +116,7 @@ def problem(
         k,
         dtype=dtype,
         out_dtype=out_dtype,
+        sums=sums,
         a_major="k" if a_major is AMajor.k else "m",
         b_major="k" if b_major is BMajor.k else "n",
         out_major="n" if out_major is OutMajor.n else "m",

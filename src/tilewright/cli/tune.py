@@ -33,6 +33,7 @@ def tune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before all is forgotten.")] = False,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,
+    sums: request.SumsOption = None,
     a_major: request.AMajorOption = AMajor.k,
     b_major: request.BMajorOption = BMajor.k,
     batch: request.BatchOption = None,
@@ -64,7 +65,8 @@ def tune(
     if list_them:
         _list(as_json)
         return
-    named = _problems(sizes, suite, dtype, out_dtype, a_major, b_major, batch, padded)
+    types: dict[str, Any] = {"dtype": dtype, "out_dtype": out_dtype, "sums": sums}
+    named = _problems(sizes, suite, types, a_major, b_major, batch, padded)
     if forget:
         _forget(named, device, num_sms, reduction, yes)
         return
@@ -123,14 +125,14 @@ def rows_of(tuned: Tuned) -> list[dict[str, Any]]:
 def _problems(
     sizes: list[str] | None,
     suite: str | None,
-    dtype: str,
-    out_dtype: str | None,
+    types: dict[str, Any],
     a_major: AMajor,
     b_major: BMajor,
     batch: list[int] | None,
     padded: bool,
 ) -> list[Problem]:
-    """The products that the arguments name, of contiguous arrays unless `padded`; none when they name none."""
+    """The products that the arguments name, in these types, of contiguous arrays unless `padded`; none when they name
+    none."""
     from tilewright.bench.suite import entries  # the table of shapes, which --help does not need
     from tilewright.cli.build import sizes_of
 
@@ -138,17 +140,7 @@ def _problems(
         raise typer.BadParameter("give M N K or --suite, not both")
     shapes = sizes_of(sizes) if sizes else [] if suite is None else [entry.shape for entry in entries(suite)]
     return [
-        request.problem(
-            m,
-            n,
-            k,
-            dtype=dtype,
-            out_dtype=out_dtype,
-            a_major=a_major,
-            b_major=b_major,
-            batch=batch,
-            contiguous=not padded,
-        )
+        request.problem(m, n, k, **types, a_major=a_major, b_major=b_major, batch=batch, contiguous=not padded)
         for m, n, k in shapes
     ]
 

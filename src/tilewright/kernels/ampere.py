@@ -9,6 +9,7 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
 from tilewright.config import Config, store_columns
 from tilewright.device import Device
+from tilewright.dtypes import FP16, FP32
 from tilewright.kernels import fused, sums
 from tilewright.kernels.family import (
     batch_dims,
@@ -19,6 +20,7 @@ from tilewright.kernels.family import (
     with_operands_named,
 )
 from tilewright.kernels.render import constants_header
+from tilewright.kernels.sliced import LEAST_K, slice_counts
 from tilewright.problem import Problem
 
 # (tile_m, tile_n, warps_m, warps_n, ctas): the tiles worth a look, in the order of preference between equals. 64 x 64 a
@@ -36,7 +38,8 @@ _TILES = (
     (64, 64, 2, 2, 4),
     (32, 64, 2, 2, 4),
 )
-_TILE_KS = (32, 64)
+_SLICED_TILES = ((128, 128, 2, 4, 1), (128, 64, 2, 2, 1), (64, 64, 2, 2, 1))  # one CTA an SM, where tiles are few
+_ROWS_BYTES = (64, 128)  # of a row of k values
 _MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
 
 _DEFAULT = AmpereConfig()
@@ -54,7 +57,8 @@ class AmpereFamily:
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
         """Every legal config that is worth a look for the problem on the device, each with as many stages as fit."""
         for tile_m, tile_n, warps_m, warps_n, ctas in _TILES:
-            for tile_k in _TILE_KS:
+            for row_bytes in _ROWS_BYTES:
+                tile_k = row_bytes // problem.dtype.size
                 config = AmpereConfig(
                     tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas
                 )
@@ -65,6 +69,7 @@ class AmpereFamily:
                     if not found.violations(problem, device):
                         yield found
                         break
+        yield from _sliced_space(problem, device)
 
     def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
         """None: every config worth a look is in the space."""
@@ -91,8 +96,9 @@ class AmpereFamily:
             "CLUSTER_N": 1,
             "CLUSTER": 1,
             "TAIL_N": 0,
-            "IN_TYPE": f"Type::{problem.dtype}",
-            "OUT_TYPE": f"Type::{problem.out_dtype}",
+            "INPUT": f"Input::{problem.dtype}",
+            "F16_SUMS": problem.sums is FP16,
+            "OUT_TYPE": f"Type::{FP32 if problem.out_dtype.is_whole else problem.out_dtype}",  # of int32 the bits
             "A_K_MAJOR": problem.a_major == "k",
             "B_K_MAJOR": problem.b_major == "k",
             "A_COPY_BYTES": own.copy_bytes(problem, "a"),
@@ -105,7 +111,7 @@ class AmpereFamily:
             "STORE_WARP_BYTES": own.store_warp_bytes(problem),
             "SMEM_BYTES": own.smem_bytes(problem),
         }
-        return {"config.cuh": constants_header(constants), **fused.headers(problem)}
+        return {"config.cuh": constants_header(constants, ("kinds.cuh",)), **fused.headers(problem)}
 
     def launch(self, problem: Problem, config: Config, device: Device, num_sms: int | None = None) -> Launch:
         """As many CTAs as run at once, never more than tiles."""
@@ -147,6 +153,22 @@ class AmpereFamily:
 
 
 AMPERE = AmpereFamily()
+
+
+def _sliced_space(problem: Problem, device: Device) -> Iterator[Config]:
+    """For few tiles and a long k: parts of k as a batch, each with as many stages as fit (kernels/sliced.py)."""
+    if problem.batch or problem.k < LEAST_K:
+        return
+    tile_k = _ROWS_BYTES[-1] // problem.dtype.size
+    for tile_m, tile_n, warps_m, warps_n, ctas in _SLICED_TILES:
+        config = AmpereConfig(
+            tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas, group_m=1
+        )
+        for slices in slice_counts(problem, config, device):
+            made = (config.replace(slices=slices, stages=stages) for stages in range(_MOST_STAGES, 2, -1))
+            found = next((each for each in made if not each.violations(problem, device)), None)
+            if found is not None:
+                yield found
 
 
 def _strides(problem: Problem) -> Argument:

@@ -99,7 +99,7 @@ class ElementConfig(RungConfig):
     def scope_violations(self, problem: Problem, device: Device) -> list[str]:
         """Products and devices that the rung is not written for."""
         found = []
-        is_16_bit = problem.dtype in (dtypes.BF16, dtypes.FP16) and problem.out_dtype == problem.dtype
+        is_16_bit = problem.is_for_wgmma and problem.out_dtype == problem.dtype
         if not is_16_bit or problem.layout != "TN":
             found.append(f"{problem}: a rung of the Ampere ladder computes bf16 -> bf16 or fp16 -> fp16 TN alone")
         if problem.batch and self.SLICED:

@@ -1,4 +1,4 @@
-"""Families by name, and which one a device is offered. Dispatch sees production families only."""
+"""Families by name, and which one a product is offered on a device. Dispatch sees production families only."""
 
 from __future__ import annotations
 
@@ -10,13 +10,20 @@ from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.family import Family
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
+from tilewright.problem import Problem
 
 PRODUCTION: tuple[Family, ...] = (HOPPER, AMPERE)
 LADDER: tuple[Family, ...] = RUNGS
 AMPERE_LADDER: tuple[Family, ...] = AMPERE_RUNGS
 
-# The one family that a choice is made from, by compute capability. What a caller may force besides, violations() says.
-_OFFERED: dict[tuple[int, int], Family] = {(9, 0): HOPPER, (8, 0): AMPERE, (8, 6): AMPERE, (8, 9): AMPERE}
+# The one family that a choice is made from, by compute capability: of products that hopper_gemm.cu computes, and of the
+# others. What a caller may force besides, violations() says.
+_OFFERED: dict[tuple[int, int], tuple[Family, Family]] = {
+    (9, 0): (HOPPER, AMPERE),
+    (8, 0): (AMPERE, AMPERE),
+    (8, 6): (AMPERE, AMPERE),
+    (8, 9): (AMPERE, AMPERE),
+}
 SUPPORTED_SMS: tuple[tuple[int, int], ...] = tuple(sorted(_OFFERED))
 
 _BY_NAME: dict[str, Family] = {family.name: family for family in (*PRODUCTION, *LADDER, *AMPERE_LADDER)}
@@ -35,9 +42,12 @@ def family(name: str) -> Family:
     return found
 
 
-def offered(device: Device) -> Family | None:
-    """The production family of a device; None where there is none."""
-    return _OFFERED.get(device.sm)
+def offered(device: Device, problem: Problem) -> Family | None:
+    """The production family of a product on a device; None where there is none."""
+    if device.sm not in _OFFERED:
+        return None
+    of_16_bits, of_others = _OFFERED[device.sm]
+    return of_16_bits if problem.is_for_wgmma else of_others
 
 
 def family_of(config: Config) -> Family:

@@ -12,7 +12,7 @@ from importlib import resources
 
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, sums_of
 from tilewright.epilogue_form import Form
 from tilewright.jit.source import Source, included
 from tilewright.kernels.family import Family
@@ -43,13 +43,15 @@ def unit(name: str, path: str, entry: str, rendered: Mapping[str, str], device: 
     )
 
 
-def constants_header(constants: Mapping[str, int | bool | str]) -> str:
-    """config.cuh: every constant of a kernel by name, int, bool or a word of an enumeration."""
+def constants_header(constants: Mapping[str, int | bool | str], further: tuple[str, ...] = ()) -> str:
+    """config.cuh: every constant of a kernel by name, int, bool or a word of an enumeration; `further`: the files with
+    enumerations that base.cuh does not have."""
     lines = [
         "// Rendered for one kernel by kernels/render.py. The copy in the source tree is the default, for editors.",
         "#pragma once",
         "",
         '#include "base.cuh"',
+        *(f'#include "{path}"' for path in further),
         "",
         "struct Config {",
     ]
@@ -187,8 +189,9 @@ def _closure(text: str, headers: Mapping[str, str]) -> set[str]:
 def _slug(problem: Problem, config: Config) -> str:
     """A name that a profiler or a cache listing can show, of what is compiled in: the order of tiles is not."""
     batch = f"batch{len(problem.batch)}_" if problem.batch else ""
+    sums = f"{problem.sums}_sums_" if problem.sums is not sums_of(problem.dtype) else ""
     return (
-        f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
+        f"{problem.dtype}_{problem.out_dtype}_{problem.layout.lower()}_{sums}{batch}{config.tile_m}x{config.tile_n}x{config.tile_k}_s{config.stages}"
         f"_w{config.consumers}_c{config.cluster_m}x{config.cluster_n}_o{config.store_slots}"
         + (f"_tail{config.tail_n}" if config.tail_n else "")
         + (f"_split{config.split_k}" if config.split_k > 1 else "")

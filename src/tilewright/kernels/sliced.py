@@ -2,7 +2,7 @@
 
 A cluster splits k into 8 parts at most, and 8 CTAs of one cluster need a group of SMs to themselves; slices are any
 number, of any tile, on any SM, and cost a round of their fp32 sums through the L2 and a second launch. Knows what is
-worth a look; what is fastest, the model knows.
+worth a look; what is fastest, the model knows. How many slices, slice_counts() says for the Ampere family as well.
 """
 
 from __future__ import annotations

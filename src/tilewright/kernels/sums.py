@@ -8,13 +8,14 @@ from __future__ import annotations
 from tilewright.backends.base import Argument, IntArgument, Launch, PointerArgument
 from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.dtypes import FP32
 from tilewright.jit.source import Source
 from tilewright.kernels.render import constants_header, unit
 from tilewright.problem import Problem
 
 NAME = "sums"
 SCRATCH_NAME = "scratch_slices"  # what arguments call the slices
-CHUNK = 4  # fp32 values that a thread adds at once: 16 bytes
+CHUNK = 4  # fp32 or int32 values that a thread adds at once: 16 bytes
 THREADS = 128
 CTAS_PER_SM = 4
 AT_ONCE = 16  # slices of a chunk that are on their way together: 64 registers
@@ -26,7 +27,8 @@ def source(problem: Problem, device: Device) -> Source:
         "THREADS": THREADS,
         "CTAS_PER_SM": CTAS_PER_SM,
         "AT_ONCE": AT_ONCE,
-        "OUT_TYPE": f"Type::{problem.out_dtype}",
+        "IS_WHOLE": problem.out_dtype.is_whole,
+        "OUT_TYPE": f"Type::{FP32 if problem.out_dtype.is_whole else problem.out_dtype}",  # of int32 the bits
     }
     header = constants_header(constants)
     return unit(f"{NAME}_{problem.out_dtype}", f"{NAME}.cu", NAME, {"config.cuh": header}, device)

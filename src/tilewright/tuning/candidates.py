@@ -20,7 +20,7 @@ from tilewright.kernels.family import Family
 from tilewright.kernels.product import sources
 from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
-from tilewright.plan import check_supported
+from tilewright.plan import offered_family
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
 
@@ -48,7 +48,7 @@ def computed_problem(problem: Problem, device: Device) -> Problem:
 
     Raises: UnsupportedError: no family serves the device.
     """
-    copied = check_supported(device).config.copied(problem)
+    copied = offered_family(problem, device).config.copied(problem)
     return repacked(problem, copied).row_major
 
 

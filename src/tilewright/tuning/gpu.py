@@ -23,7 +23,7 @@ from tilewright.backends.memory import Buffer
 from tilewright.backends.steps import Work
 from tilewright.check import Reference, integer_limit, sampled_rows
 from tilewright.dtypes import DType
-from tilewright.host_operands import HostOperand, host_operand
+from tilewright.host_operands import HostOperand, filler, host_operand, range_of
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, Column, CudaMachine, num_cold_sets
 from tilewright.tuning.child import Job
@@ -34,7 +34,7 @@ SAMPLED_COLUMNS = 4096
 # Random values are drawn once and repeated: drawing gigabytes takes longer than all the rest. A prime, so that rows of
 # no pitch repeat in step.
 PERIOD = 4_194_301
-POISON = 0x7FC0  # NaN in bf16 and fp16, and twice in a row in fp32
+POISON = 0x7FC0  # NaN in bf16 and fp16, and twice in a row in fp32; no sum of int32 by chance
 
 
 @dataclass
@@ -90,9 +90,9 @@ class GpuBench:
         self._columns = sampled_columns(problem.n, seed)
         limit = max(2, min(MAX_SETS, MAX_OPERAND_BYTES // set_bytes(problem)))
         num_sets = num_cold_sets(set_bytes(problem), self._l2_bytes, limit)
-        whole, a, b = self._make_set(problem, seed, integer_limit(problem.k))
-        self._whole = whole
-        self._references.append(("whole numbers", whole, self._reference(a, b, exact=True)))
+        if whole_limit := integer_limit(problem.k, problem.sums):  # else no whole numbers have exact sums
+            self._whole, a, b = self._make_set(problem, seed, whole_limit)
+            self._references.append(("whole numbers", self._whole, self._reference(a, b, exact=True)))
         for index in range(num_sets):
             made, a, b = self._make_set(problem, seed + index, 0)
             self._sets.append(made)
@@ -199,14 +199,14 @@ class GpuBench:
         return _Set(*buffers), a.view, b.view
 
     def _operand(self, problem: Problem, name: str, limit: int, start: int) -> HostOperand:
-        """Values from a place in the repeated ones on; what lies between rows and matrices is NaN."""
+        """Values from a place in the repeated ones on; what lies between rows and matrices is the filler."""
         values = self._period(problem.dtype, limit)
         count = problem.extent_bytes[name] // problem.dtype.size
         parts = [values[start : start + count]]
         while (missing := count - sum(part.size for part in parts)) > 0:
             parts.append(values[:missing])
         drawn = host_operand(problem, name, np.concatenate(parts))
-        operand = host_operand(problem, name, np.full_like(drawn.memory, np.nan))
+        operand = host_operand(problem, name, np.full_like(drawn.memory, filler(problem.dtype)))
         operand.view[...] = drawn.view
         return operand
 
@@ -214,7 +214,10 @@ class GpuBench:
         key = (dtype.name, limit, PERIOD)
         if key not in self._values:
             generator = np.random.default_rng(limit)
-            if limit:
+            drawn: NDArray[Any]
+            if dtype.is_whole:
+                drawn = generator.integers(*range_of(dtype), PERIOD)
+            elif limit:
                 drawn = generator.integers(-limit, limit + 1, PERIOD).astype(np.float32)
             else:
                 drawn = generator.standard_normal(PERIOD, dtype=np.float32)
@@ -223,7 +226,9 @@ class GpuBench:
 
     def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
         assert self._problem is not None  # open() set it
-        return Reference(a[..., self._rows, :], b[..., self._columns], self._problem.out_dtype, exact=exact)
+        problem = self._problem
+        operands = a[..., self._rows, :], b[..., self._columns]
+        return Reference(*operands, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, exact=exact)
 
 
 def _out_bytes(problem: Problem) -> int:

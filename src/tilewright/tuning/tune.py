@@ -60,22 +60,24 @@ def tune(
     budget_s: float = BUDGET_S,
     keep: bool = True,
     progress: Progress | None = None,
+    inputs: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
 ) -> Tuned:
     """The fastest config of a product on this GPU, measured; later products of this kind run with it.
 
     Of a Problem on device 0, or of arrays where they lie; their values are neither read nor written. `candidates` of
     the model are measured, with cold operands of random data, in shuffled rounds, until the gap exceeds the noise or
     `budget_s` has passed. `keep` False: no record is written. `reduction` "invariant": for products that ask for it,
-    among the configs that add in the one order, with a record of its own.
+    among the configs that add in the one order, with a record of its own. `inputs` and `sums` are those of matmul().
     Raises: what plan() raises; UnsupportedError: arrays in host memory, or a stream that is being captured.
     TuningError: no candidate could be measured; with what became of each. DriverError: no GPU.
     Cost: 3 to 10 s, in another process, on the whole GPU: what runs beside it disturbs both. Compiles what is not
     cached, up to 1 s each. On a card that others use nothing that it finds is worth keeping.
     """
     if isinstance(a, Problem):
-        if b is not None or out is not None or out_dtype is not None:
+        if any(each is not None for each in (b, out, out_dtype, inputs, sums)):
             raise UnsupportedError(
-                asked="tuning a Problem with b, out or out_dtype",
+                asked="tuning a Problem with b, out, out_dtype, inputs or sums",
                 rule="a Problem holds all of them",
                 works="pass tune(problem) or tune(a, b, out)",
             )
@@ -87,7 +89,7 @@ def tune(
             )
         problem, ordinal = checked(a), 0
     else:
-        problem, ordinal = _problem_of(a, b, out, out_dtype)
+        problem, ordinal = _problem_of(a, b, out, out_dtype, inputs, sums)
     present = _present(ordinal)
     (tuned,) = tune_many(
         [problem],
@@ -314,7 +316,9 @@ class _Tuning:
         )
 
 
-def _problem_of(a: Any, b: Any, out: Any, out_dtype: DTypeLike | None) -> tuple[Problem, int]:
+def _problem_of(
+    a: Any, b: Any, out: Any, out_dtype: DTypeLike | None, inputs: DTypeLike | None, sums: DTypeLike | None
+) -> tuple[Problem, int]:
     """The problem of arrays, and the device that they lie on.
 
     Raises: UnsupportedError: host memory, or a stream that is being captured; and what plan() raises.
@@ -328,7 +332,7 @@ def _problem_of(a: Any, b: Any, out: Any, out_dtype: DTypeLike | None) -> tuple[
             rule="configs are measured on a GPU; the emulator tells no times",
             works="pass arrays on a GPU, or a Problem",
         )
-    problem = problem_of(*views, None if out_dtype is None else dtypes.by_name(out_dtype))
+    problem = problem_of(*views, None if out_dtype is None else dtypes.by_name(out_dtype), inputs, sums)
     if _backend().is_capturing(adapter.stream(location.ordinal), location.ordinal):
         raise UnsupportedError(
             asked=f"tuning {problem} while its stream is being captured",

@@ -34,6 +34,11 @@ _PLAIN_ACTIVATIONS = (None, *ACTIVATIONS)
 is_on_gpu = attrgetter("is_cuda")
 
 INPUTS = (torch.bfloat16, torch.float16)
+# What tilewright.matmul multiplies besides, without gradients.
+_SERVED_ELSEWHERE = {
+    torch.float32: "; outside of autograd tilewright.matmul(..., inputs='tf32') rounds it to 11 bits",
+    torch.int8: "; outside of autograd tilewright.matmul takes it, into int32",
+}
 OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -47,7 +52,7 @@ def check_dtypes(first: str, a: torch.dtype, second: str, b: torch.dtype, out: t
         raise DTypeError(
             asked=f"{name} of {_word(dtype)}",
             rule="inputs are bfloat16 or float16",
-            works=f"cast it, {name}.to(torch.bfloat16), or call under torch.autocast",
+            works=f"cast it, {name}.to(torch.bfloat16), or call under torch.autocast{_SERVED_ELSEWHERE.get(dtype, '')}",
         )
     if a != b:
         raise DTypeError(
@@ -135,6 +140,8 @@ def linear(
 def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
     """product() of tensors that are all it takes: on a GPU, outside of autograd, in layouts that a kernel reads. None:
     they are not, and product() has to make them so, or has something to refuse."""
+    if a.dtype not in INPUTS:  # tilewright.matmul takes more of them
+        return None
     try:
         return dispatch.matmul(a, b)
     except RefusalError:

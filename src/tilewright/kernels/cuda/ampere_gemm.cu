@@ -1,5 +1,5 @@
-// out (M, N) = a (M, K) x b (K, N) by mma.sync: 16-bit inputs, fp32 accumulation, persistent, a ring of cp.async. For
-// compute capability 8.0 and later; nothing here is of Hopper alone.
+// out (M, N) = a (M, K) x b (K, N) by mma.sync, persistent, a ring of cp.async; inputs and sums are those that
+// products.cuh knows. For compute capability 8.0 and later; nothing here is of Hopper alone.
 //
 // Tiles. A CTA computes tiles of TILE_M x TILE_N, one after another, in the order of schedule.cuh; warp w of them rows
 // WARP_M (w % WARPS_M) .. and columns WARP_N (w / WARPS_M) ..:
@@ -30,9 +30,10 @@
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
-// Limits, kept by config.violations: THREADS a power of two; TILE_K 32 or 64; WARP_M a multiple of 16, WARP_N of 32;
-// m- or n-contiguous operands in tiles of whole panels of 64; every thread copies equally many pieces; STAGES at least
-// 3; bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than 2^30 tiles.
+// Limits, kept by config.violations: THREADS a power of two; TILE_K 64 or 128 bytes; WARP_M a multiple of 16, WARP_N of
+// 32; m- or n-contiguous operands in tiles of whole panels of 128 bytes; every thread copies equally many pieces;
+// STAGES at least 3; bases, pitches and batch strides of a and b multiples of A_COPY_BYTES and B_COPY_BYTES; fewer than
+// 2^30 tiles.
 
 #include "config.cuh"
 #include "ptx/cp_async.cuh"

@@ -1,7 +1,7 @@
-// Copies matrices of 16-bit elements, at any element's address and of any pitch, into rows that TMA can read: at
+// Copies matrices of elements of any size, at any byte's address and of any pitch, into rows that TMA can read: at
 // multiples of 128 bytes. One operand of a product, or both in one launch.
 //
-// Chunks. A row of the target is cut into chunks of 16 bytes, the unit of a thread. Chunk c of a row begins at any even
+// Chunks. A row of the target is cut into chunks of 16 bytes, the unit of a thread. Chunk c of a row begins at any
 // byte of the source; the two aligned 16-byte words around it hold it, and it is shifted together from them:
 //
 //   source   ... |- - - - - - a b|c d e f g h - -| ...    two words at multiples of 16 bytes, `shift` = 12
@@ -92,7 +92,7 @@ struct Chunks {
     static constexpr uint32_t APART = LANES * CHUNK_BYTES;
     uint32_t low[STRIP][4];
     uint32_t high[STRIP][4];
-    uint32_t shift;   // bytes from low's first to the chunk's: 0, 2 .. 14; of all chunks, since they are of one row
+    uint32_t shift;   // bytes from low's first to the chunk's: 0 .. 15; of all chunks, since they are of one row
     int32_t left;     // bytes of the row from the lane's first chunk on, no more than a strip; 0 or less: no chunk
     uint64_t target;  // of the first
 
@@ -121,7 +121,7 @@ struct Chunks {
         }
     }
 
-    // The 16 bytes from `shift` on: by 8 and 4 bytes in whole words, then by 2 in pairs of words.
+    // The 16 bytes from `shift` on: by 8 and 4 bytes in whole words, then by 1 to 3 in pairs of words.
     DEVICE void store() const {
 #pragma unroll
         for (int i = 0; i < STRIP; ++i) {
@@ -134,7 +134,7 @@ struct Chunks {
 #pragma unroll
             for (int j = 0; j < 5; ++j) by_4[j] = shift & 4 ? by_8[j + 1] : by_8[j];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) found[j] = ptx::shf_r_wrap(by_4[j], by_4[j + 1], (shift & 2) * 8);
+            for (int j = 0; j < 4; ++j) found[j] = ptx::shf_r_wrap(by_4[j], by_4[j + 1], (shift & 3) * 8);
             ptx::st_global_v4_u32(target + i * APART, found);
         }
     }

@@ -1,5 +1,5 @@
-// Adds the slices of a product in their order, and rounds once: out = slice 0 + slice 1 + ... (hopper_gemm.cu made
-// them, each the product of one part of k).
+// Adds the slices of a product in their order, and rounds once: out = slice 0 + slice 1 + ... (hopper_gemm.cu or
+// ampere_gemm.cu made them, each the product of one part of k).
 //
 // Chunks. A slice is rows of fp32, each at a multiple of 16 bytes, one behind the other without a gap but for the bytes
 // behind a row that fill it up; so chunk c of 4 values lies 16 c bytes from the slice's first, whatever its row:
@@ -20,6 +20,8 @@
 // no dependent one), and make way at once for whatever depends on this one, which waits for its end in the same way.
 // The slices are no constants of this launch, so no load may take the read-only way.
 //
+// IS_WHOLE: slices and out are int32; sums wrap, as those of mma.sync do, and leave as they are.
+//
 // Limits, kept by config.violations: slices are 2^30 bytes together, so chunks are counted in 32 bits.
 
 #include "base.cuh"
@@ -32,10 +34,29 @@ constexpr uint32_t CHUNK_BYTES = 16;
 constexpr uint32_t CHUNK = 4;  // values
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 
+// What slices are added in.
+template <bool IS_WHOLE>
+struct Either {
+    using Type = float;
+};
+template <>
+struct Either<true> {
+    using Type = uint32_t;
+};
+
+using Sum = Either<Config::IS_WHOLE>::Type;
+
+DEVICE void add(float& sum, uint32_t bits) { sum += __uint_as_float(bits); }
+DEVICE void add(uint32_t& sum, uint32_t bits) { sum += bits; }  // int32 modulo 2^32
+DEVICE uint32_t bits_of(float sum) { return __float_as_uint(sum); }
+DEVICE uint32_t bits_of(uint32_t sum) { return sum; }
+
 // The chunk at `address` of slice 0, added up over all slices.
-DEVICE void add_slices(float (&sum)[CHUNK], uint64_t address, uint64_t slice_bytes, int32_t num_slices) {
+DEVICE void add_slices(Sum (&sum)[CHUNK], uint64_t address, uint64_t slice_bytes, int32_t num_slices) {
 #pragma unroll
-    for (uint32_t i = 0; i < CHUNK; ++i) sum[i] = -0.0f;  // which adds nothing to any number, not even to -0
+    for (uint32_t i = 0; i < CHUNK; ++i) {
+        sum[i] = static_cast<Sum>(-0.0f);  // which adds nothing to any number, not even to -0
+    }
 #pragma unroll 1
     for (int32_t first = 0; first < num_slices; first += Config::AT_ONCE) {
         uint32_t words[Config::AT_ONCE][CHUNK];
@@ -47,19 +68,19 @@ DEVICE void add_slices(float (&sum)[CHUNK], uint64_t address, uint64_t slice_byt
         for (int32_t i = 0; i < Config::AT_ONCE; ++i) {
             if (first + i >= num_slices) break;
 #pragma unroll
-            for (uint32_t j = 0; j < CHUNK; ++j) sum[j] += __uint_as_float(words[i][j]);
+            for (uint32_t j = 0; j < CHUNK; ++j) add(sum[j], words[i][j]);
         }
         address += Config::AT_ONCE * slice_bytes;
     }
 }
 
 // Stores the first `count` values, more than 0, at any element's address.
-DEVICE void store(const float (&sum)[CHUNK], uint64_t target, uint32_t count) {
+DEVICE void store(const Sum (&sum)[CHUNK], uint64_t target, uint32_t count) {
     const bool is_whole = count >= CHUNK && target % (CHUNK * OUT_SIZE) == 0;
     if constexpr (Config::OUT_TYPE == Type::fp32) {
         uint32_t words[CHUNK];
 #pragma unroll
-        for (uint32_t i = 0; i < CHUNK; ++i) words[i] = __float_as_uint(sum[i]);
+        for (uint32_t i = 0; i < CHUNK; ++i) words[i] = bits_of(sum[i]);
         if (is_whole) {
             ptx::st_global_v4_u32(target, words);
         } else {
@@ -91,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS_PER_S
     const uint64_t slice_bytes = static_cast<uint64_t>(num_chunks) * CHUNK_BYTES;
     const uint32_t threads = gridDim.x * Config::THREADS;
     for (uint32_t chunk = blockIdx.x * Config::THREADS + threadIdx.x; chunk < num_chunks; chunk += threads) {
-        float sum[CHUNK];
+        Sum sum[CHUNK];
         add_slices(sum, reinterpret_cast<uint64_t>(slices) + static_cast<uint64_t>(chunk) * CHUNK_BYTES, slice_bytes,
                    num_slices);
         const uint32_t row = chunk / row_chunks;

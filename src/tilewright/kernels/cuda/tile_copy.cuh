@@ -1,9 +1,13 @@
 // How a tile of an operand comes into a slot of shared memory: by cp.async of all threads, zeros where the matrix ends.
 //
 // A tile lies in shared memory in rows: where k is contiguous, a row of TILE_K k values for each of its EXTENT rows of
-// m or n; where m or n is, panels of 64 of them, each TILE_K rows of k, 128 bytes a row. Either way 16-byte chunks are
-// swizzled (swizzle.cuh): 8 chunks below each other, which ldmatrix reads at once, lie in 8 different quarters of 128
-// bytes, and so do 8 beside each other, which a quarter of a warp writes at once.
+// m or n; where m or n is, panels of 128 bytes of them, each TILE_K rows of k. Either way 16-byte chunks are swizzled:
+// 8 chunks that are read at once lie in 8 different eighths of 128 bytes, and so do 8 beside each other, which a
+// quarter of a warp writes at once. Read at once are
+//
+//   where k is contiguous, and of panels of 16 bits     8 rows below each other                  swizzle.cuh's pattern
+//   of panels of bytes (warp_tile.cuh)                  rows r, r + 1, r + 4, r + 5 .. r + 13    chunk ^ bits 0, 2, 3
+//   of panels of 32 bits                                2 chunks of each of 4 rows               chunk ^ 2 (row % 4)
 //
 // A thread copies pieces of COPY_BYTES, always the same piece of a row, of every PASS_ROWS-th row. COPY_BYTES is the
 // largest of 16, 8 and 4 that divides the operand's address, pitch and batch strides: 16 go past the L1 (.cg), the
@@ -16,9 +20,9 @@
 #include "ptx/cp_async.cuh"
 #include "swizzle.cuh"
 
-constexpr int IN_SIZE = 2;                              // bytes of an element of a and b
-constexpr int PANEL = 64;                               // elements of a row of a panel
-constexpr int PANEL_ROW_BYTES = PANEL * IN_SIZE;
+constexpr int IN_SIZE = size_of(Config::INPUT);         // bytes of an element of a and b
+constexpr int PANEL_ROW_BYTES = 128;
+constexpr int PANEL = PANEL_ROW_BYTES / IN_SIZE;        // elements of a row of a panel
 
 // How one operand's tile lies in a slot.
 template <bool K_MAJOR_, int EXTENT_>
@@ -28,8 +32,22 @@ struct TileLayout {
     static constexpr int ROW_BYTES = K_MAJOR ? Config::TILE_K * IN_SIZE : PANEL_ROW_BYTES;
     static constexpr int ROWS = EXTENT * Config::TILE_K * IN_SIZE / ROW_BYTES;
     static constexpr int BYTES = ROWS * ROW_BYTES;
-    static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "TILE_K is 32 or 64, kept by config.violations");
+    static constexpr bool HAS_BYTES_BY_K = !K_MAJOR && IN_SIZE == 1;
+    static constexpr bool HAS_WORDS_BY_K = !K_MAJOR && IN_SIZE == 4;
+    static constexpr int PERIOD = HAS_BYTES_BY_K ? 2 * ATOM_BYTES : ATOM_BYTES;  // of the swizzle, or a multiple
+    static_assert(ROW_BYTES == 64 || ROW_BYTES == 128, "TILE_K's bytes, kept by config.violations");
     static_assert(K_MAJOR || EXTENT % PANEL == 0, "whole panels, kept by config.violations");
+
+    // Where the byte at a plain offset lies.
+    DEVICE static uint32_t swizzled(uint32_t offset) {
+        if constexpr (HAS_BYTES_BY_K) {  // bits 0, 2 and 3 of the row, which are 7, 9 and 10 of the offset
+            return offset ^ ((offset >> 3 & 0x10) | (offset >> 4 & 0x60));
+        } else if constexpr (HAS_WORDS_BY_K) {  // bits 0 and 1 of the row, which are 7 and 8 of the offset
+            return offset ^ (offset >> 2 & 0x60);
+        } else {
+            return ::swizzled<ROW_BYTES>(offset);
+        }
+    }
 };
 using TileA = TileLayout<Config::A_K_MAJOR, Config::TILE_M>;
 using TileB = TileLayout<Config::B_K_MAJOR, Config::TILE_N>;
@@ -40,7 +58,7 @@ class TileCopy {
     static constexpr int PIECES = Layout::ROW_BYTES / COPY_BYTES;       // of a row
     static constexpr int PASS_ROWS = Config::THREADS / PIECES;          // rows that all threads copy at once
     static constexpr int PIECE = COPY_BYTES / IN_SIZE;                  // elements
-    static constexpr bool IS_ALIKE = PASS_ROWS * Layout::ROW_BYTES % ATOM_BYTES == 0;  // passes are swizzled alike
+    static constexpr bool IS_ALIKE = PASS_ROWS * Layout::ROW_BYTES % Layout::PERIOD == 0;  // passes are swizzled alike
     static_assert(Config::THREADS % PIECES == 0 && Layout::ROWS % PASS_ROWS == 0, "kept by config.violations");
     static_assert(Layout::K_MAJOR || PASS_ROWS % Config::TILE_K == 0 || Config::TILE_K % PASS_ROWS == 0,
                   "threads are a power of two");
@@ -108,7 +126,7 @@ private:
 
     // Where this thread's piece of pass i lies in the tile.
     DEVICE static uint32_t place(int i) {
-        return swizzled<Layout::ROW_BYTES>((row() + i * PASS_ROWS) * Layout::ROW_BYTES + piece() * COPY_BYTES);
+        return Layout::swizzled((row() + i * PASS_ROWS) * Layout::ROW_BYTES + piece() * COPY_BYTES);
     }
 
     // Of panels: what pass i is ahead of pass 0, in panels and in rows of k, and its row of k.

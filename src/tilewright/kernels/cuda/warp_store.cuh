@@ -1,5 +1,5 @@
-// How a warp's accumulators of mma.sync leave: rounded to the output type, 16 rows at a time through slots of shared
-// memory that are the warp's own, to out.
+// How a warp's accumulators of mma.sync leave: rounded to the output type, or as they are, 16 rows at a time through
+// slots of shared memory that are the warp's own, to out.
 //
 //   step                who     why
 //   write 16 rows       warp    ordinary writes, no bank twice in a phase
@@ -16,19 +16,25 @@
 #include "place.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/global.cuh"
+#include "ptx/misc.cuh"
+#include "products.cuh"
 #include "rounding.cuh"
 #include "row_store.cuh"
 #include "strides.cuh"
 #include "swizzle.cuh"
+#include "tile_copy.cuh"
 
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
+// Whether of each 16 rows, or columns, the even ones come first in the fragments (warp_tile.cuh).
+constexpr bool SPREAD_ROWS = TileA::HAS_BYTES_BY_K, SPREAD_COLUMNS = TileB::HAS_BYTES_BY_K;
 constexpr int STORE_ROWS = 16;                                                // of an mma.sync
 constexpr int SLOT_ROW_BYTES = Config::STORE_COLUMNS * OUT_SIZE;
 constexpr int SLOT_BYTES = STORE_ROWS * SLOT_ROW_BYTES;
 constexpr int PIECES = Config::WARP_N / Config::STORE_COLUMNS;                // slots beside each other
 constexpr int SLOT_BLOCKS = Config::STORE_COLUMNS / 8;                        // of 8 columns
 static_assert(PIECES * SLOT_BYTES == Config::STORE_WARP_BYTES, "config.store_warp_bytes counts the same");
-static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128, "fp32 is written in blocks of 32 columns");
+static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128, "4 bytes are written in blocks of 32 columns");
+static_assert(OUT_SIZE == 4 || !IS_WHOLE, "sums of whole numbers leave as they are");
 
 // What the kernel is told of out: one matrix.
 struct Out {
@@ -64,8 +70,25 @@ DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, ui
     rows.end();
 }
 
+// Value i of a lane's 4 in (16, 8), as 4 bytes of out: fp32 and int32 sums as they are, fp16 sums exactly.
+DEVICE uint32_t value_of(const float (&sums)[4], int i) { return __float_as_uint(sums[i]); }
+DEVICE uint32_t value_of(const int32_t (&sums)[4], int i) { return static_cast<uint32_t>(sums[i]); }
+DEVICE uint32_t value_of(const uint32_t (&sums)[2], int i) {
+    return __float_as_uint(ptx::cvt_f32_f16(static_cast<uint16_t>(sums[i / 2] >> i % 2 * 16)));
+}
+
+// Values 2 i and 2 i + 1, as 16-bit values of out.
+DEVICE uint32_t pair_of(const float (&sums)[4], int i) { return rounded_pair(sums[2 * i], sums[2 * i + 1]); }
+DEVICE uint32_t pair_of(const uint32_t (&sums)[2], int i) { return sums[i]; }
+
 // Writes the accumulators of 16 rows of the warp into its slots.
-DEVICE void write_slots(uint32_t slots, const float (&rC)[2 * (Config::WARP_N / 16)][4], uint32_t lane) {
+//
+// 4 bytes a value: 8 bytes a lane, 4 rows a phase, and the 32 bytes of a block take a quarter of the banks. Rows 2 r
+// and 2 r + 1 would meet, since the swizzle exchanges their halves: so odd ones write the block two further. With
+// SPREAD_COLUMNS a lane has 4 columns beside each other of two blocks: 16 bytes, 2 rows a phase, half of the banks.
+// SPREAD_ROWS are rows 2 g and 2 g + 1 of lanes in group g; they meet no bank twice either.
+template <class D>
+DEVICE void write_slots(uint32_t slots, const D (&rC)[2 * (Config::WARP_N / 16)][SUMS], uint32_t lane) {
     const uint32_t row = lane / 4, pair = lane % 4;
     if constexpr (OUT_SIZE == 2) {
 #pragma unroll
@@ -73,24 +96,36 @@ DEVICE void write_slots(uint32_t slots, const float (&rC)[2 * (Config::WARP_N / 
             const uint32_t slot = slots + block / SLOT_BLOCKS * SLOT_BYTES;
             const uint32_t upper = row * SLOT_ROW_BYTES + block % SLOT_BLOCKS * 16 + pair * 4;
             const uint32_t at = slot + swizzled<SLOT_ROW_BYTES>(upper);  // 8 rows below are swizzled alike
-            ptx::st_shared_u32(at, rounded_pair(rC[block][0], rC[block][1]));
-            ptx::st_shared_u32(at + 8 * SLOT_ROW_BYTES, rounded_pair(rC[block][2], rC[block][3]));
+            ptx::st_shared_u32(at, pair_of(rC[block], 0));
+            ptx::st_shared_u32(at + 8 * SLOT_ROW_BYTES, pair_of(rC[block], 1));
         }
     } else {
-        // 8 bytes a lane, 4 rows a phase, and the 32 bytes of a block take a quarter of the banks. Rows 2 r and 2 r + 1
-        // would meet, since the swizzle exchanges their halves: so odd rows write the block two further.
         const bool is_odd = row % 2;
+        const uint32_t upper = (SPREAD_ROWS ? 2 * row : row) * SLOT_ROW_BYTES;
 #pragma unroll
-        for (int block = 0; block < PIECES * SLOT_BLOCKS; ++block) {  // (16, 8) fp32
-            const int other = block ^ 2;
+        for (int block = 0; block < PIECES * SLOT_BLOCKS; block += SPREAD_COLUMNS ? 2 : 1) {  // (16, 8), or (16, 16)
             const uint32_t slot = slots + block / SLOT_BLOCKS * SLOT_BYTES;
             const uint32_t own = (block % SLOT_BLOCKS ^ (is_odd ? 2 : 0)) * 32;
-            const uint32_t at = slot + swizzled<SLOT_ROW_BYTES>(row * SLOT_ROW_BYTES + own + pair * 8);
-            float r[4];
+            const uint32_t plain = upper + own + pair * (SPREAD_COLUMNS ? 16 : 8);
+            uint32_t r[SPREAD_COLUMNS ? 2 : 1][4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) r[i] = is_odd ? rC[other][i] : rC[block][i];
-            ptx::st_shared_v2_f32(at, r[0], r[1]);
-            ptx::st_shared_v2_f32(at + 8 * SLOT_ROW_BYTES, r[2], r[3]);
+            for (int half = 0; half < (SPREAD_COLUMNS ? 2 : 1); ++half) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    r[half][i] = is_odd ? value_of(rC[(block ^ 2) + half], i) : value_of(rC[block + half], i);
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {  // the upper row; the one below it, or 8 below, which is swizzled alike
+                const uint32_t at = SPREAD_ROWS ? slot + swizzled<SLOT_ROW_BYTES>(plain + i * SLOT_ROW_BYTES)
+                                                : slot + swizzled<SLOT_ROW_BYTES>(plain) + i * 8 * SLOT_ROW_BYTES;
+                if constexpr (SPREAD_COLUMNS) {
+                    const uint32_t words[4] = {r[0][2 * i], r[1][2 * i], r[0][2 * i + 1], r[1][2 * i + 1]};
+                    ptx::st_shared_v4_u32(at, words);
+                } else {
+                    ptx::st_shared_v2_u32(at, r[0][2 * i], r[0][2 * i + 1]);
+                }
+            }
         }
     }
 }
@@ -126,7 +161,7 @@ DEVICE void store_shifted(uint32_t slots, const Out& out, int32_t row, int32_t c
 }
 
 // Stores 16 rows of a warp, at rows row .. and columns from `column` on of out.
-DEVICE void store_rows(uint32_t slots, const float (&rC)[2 * (Config::WARP_N / 16)][4], const Out& out, int32_t row,
+DEVICE void store_rows(uint32_t slots, const Sum (&rC)[2 * (Config::WARP_N / 16)][SUMS], const Out& out, int32_t row,
                        int32_t column, uint32_t lane) {
     if (row >= out.m) return;  // the same for every lane
     write_slots(slots, rC, lane);

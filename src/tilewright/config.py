@@ -582,8 +582,10 @@ class Config:
         return found
 
     def stored_columns(self, problem: Problem) -> int:
-        """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out."""
-        return self.stored_n // 2 if problem.epilogue is not None and problem.epilogue.is_gated else self.stored_n
+        """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
+        blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
+        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
+        return 8 * -(-self.stored_n // 16) if is_gated else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         found = []

@@ -139,6 +139,13 @@ def test_arrays_that_no_step_takes_are_refused(steps: Any, error: type[Exception
     assert words in str(refusal.value)
 
 
+def test_an_array_without_elements_may_be_written() -> None:
+    found = problem(
+        (0, 64), (64, 40), ("aux", "", view((0, 40), (0, 0))), ("row_amax", "", view((0,), (0,), dtypes.FP32))
+    )
+    assert found.epilogue is not None
+
+
 def test_vectors_as_operands_and_odd_columns_to_gate_are_refused() -> None:
     with pytest.raises(ShapeError, match="vector"):
         problem((128,), (128, 32), ("relu", "", None))

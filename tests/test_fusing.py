@@ -96,6 +96,14 @@ def test_a_batch_is_folded_into_rows_where_the_arrays_can_go_along() -> None:
     assert (apart.m, apart.batch, array(apart).batch) == (64, (3,), (4096,))
 
 
+def test_single_rows_of_a_batch_stay_apart_where_their_values_do() -> None:
+    shared = problem((3, 1, 64), (64, 40), ("bias", "row", view((1,))))
+    apart = problem((3, 1, 64), (64, 40), ("row_amax", "", view((3, 1), (8, 1), dtypes.FP32)))
+    assert (shared.batch, array(shared).batch) == ((3,), (0,))
+    assert (apart.batch, array(apart).batch) == ((3,), (8,))
+    assert problem((3, 1, 64), (64, 40), ("bias", "row", view((3, 1)))).batch == ()
+
+
 def test_gates_keep_their_columns_when_a_batch_could_become_columns() -> None:
     a, b = view((64, 128)), view((3, 128, 32), (32, 96, 1))
     out = view((3, 64, 16), (16, 48, 1))

@@ -104,6 +104,14 @@ def test_a_batch_is_folded_into_rows_where_the_arrays_can_go_along() -> None:
     assert (apart.m, apart.batch, array(apart).batch) == (64, (3,), (4096,))
 
 
+def test_single_rows_of_a_batch_stay_apart_where_their_values_do() -> None:
+    shared = problem((3, 1, 64), (64, 40), ("bias", "row", view((1,))))
+    apart = problem((3, 1, 64), (64, 40), ("row_amax", "", view((3, 1), (8, 1), dtypes.FP32)))
+    assert (shared.batch, array(shared).batch) == ((3,), (0,))
+    assert (apart.batch, array(apart).batch) == ((3,), (8,))
+    assert problem((3, 1, 64), (64, 40), ("bias", "row", view((3, 1)))).batch == ()
+
+
 def test_gates_keep_their_columns_when_a_batch_could_become_columns() -> None:
     a, b = view((64, 128)), view((3, 128, 32), (32, 96, 1))
     out = view((3, 64, 16), (16, 48, 1))
@@ -145,6 +153,13 @@ def test_arrays_that_no_step_takes_are_refused(steps: Any, error: type[Exception
     with pytest.raises(error) as refusal:
         problem((64, 128), (128, 32), *steps)
     assert words in str(refusal.value)
+
+
+def test_an_array_without_elements_may_be_written() -> None:
+    found = problem(
+        (0, 64), (64, 40), ("aux", "", view((0, 40), (0, 0))), ("row_amax", "", view((0,), (0,), dtypes.FP32))
+    )
+    assert found.epilogue is not None
 
 
 def test_vectors_as_operands_and_odd_columns_to_gate_are_refused() -> None:

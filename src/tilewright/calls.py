@@ -19,7 +19,7 @@ from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
 from tilewright.epilogue import Epilogue, as_epilogue
-from tilewright.epilogue_form import WRITTEN
+from tilewright.epilogue_form import WITHOUT_ARRAY, WRITTEN
 from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing
 from tilewright.layout import check_addresses, check_out_address, copied, operands, row_major_strides
@@ -410,8 +410,8 @@ def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilog
     """
     views = []
     for step in epilogue.steps:
-        if (array := step.array) is not None:
-            name = f"the array of {step.kind}"
+        if step.kind not in WITHOUT_ARRAY:  # None in place of one is refused as an array
+            array, name = step.array, f"the array of {step.kind}"
             _check_library(adapter, adapter_of(array, name), name)
             view = adapter.view(array, "out" if step.kind in WRITTEN else name)
             views.append(_located(backend, adapter, view, name))

@@ -48,7 +48,8 @@ MAX_SLICES_BYTES = 1 << 30  # of their sums: sums.cu counts chunks of 16 bytes i
 # Registers of an epilogue's steps, by how an array is reached: 16-bit values in pairs of columns, and any others, of
 # which more are on their way. Source: 177 random compositions of up to five steps in random legal configs, half of them
 # within 14 registers of the limit: 175 did not spill, one did, 12 bytes, and a split whose columns do not divide, of
-# whose sums more are counted since (NVRTC 13.5, sm_90a, 2026-11-30). Columns of m are the most: of each block 4
+# whose sums more are counted since (NVRTC 13.5, sm_90a, 2026-11-30). Of 191 others, all within 14 registers and most
+# of kinds that were suspected, 13 did, 4 to 72 bytes (docs/decisions.md). Columns of m are the most: of each block 4
 # addresses a pitch apart, which the compiler keeps.
 _READ_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (4, 8), "rows": (4, 4), "n": (16, 44), "m": (56, 56)}
 _WRITTEN_REGISTERS: dict[Access, tuple[int, int]] = {"columns": (8, 8), "rows": (20, 20), "n": (16, 20), "m": (56, 56)}
@@ -583,8 +584,10 @@ class Config:
         return found
 
     def stored_columns(self, problem: Problem) -> int:
-        """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out."""
-        return self.stored_n // 2 if problem.epilogue is not None and problem.epilogue.is_gated else self.stored_n
+        """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
+        blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
+        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
+        return 8 * -(-self.stored_n // 16) if is_gated else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         if not problem.is_for_wgmma:

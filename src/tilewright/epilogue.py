@@ -333,11 +333,13 @@ def _number(name: str, value: object) -> float:
             rule="it is a number, a parameter of each call",
             works=f"pass a float (an array's element: {name}.item())",
         )
+    largest = float(np.finfo(np.float32).max)
     try:
         number = float(value)
-    except OverflowError:  # a whole number past what float64 holds: refused below, as the others past fp32
-        number = float(np.finfo(np.float64).max)
-    if math.isfinite(number) and abs(number) > float(np.finfo(np.float32).max):
+        is_past = math.isfinite(number) and abs(number) > largest
+    except OverflowError:  # past fp64 as well
+        is_past = True
+    if is_past:
         raise DTypeError(
             asked=f"{name} = {repr(value)[:60]}", rule="numbers are fp32, up to 3.4e38", works="pass a smaller number"
         )

@@ -14,6 +14,7 @@ from tilewright.errors import DTypeError, UnsupportedError
 
 Kind = Literal["alpha", "beta", "bias", "scale", "relu", "gelu", "silu", "add", "gated", "aux", "row_amax", "row_sum"]
 WITH_NUMBER: frozenset[str] = frozenset({"alpha", "beta"})  # steps with a number that every call gives
+WITHOUT_ARRAY: frozenset[str] = frozenset({"alpha", "relu", "gelu", "silu", "gated"})
 WRITTEN: frozenset[str] = frozenset({"aux", "row_amax", "row_sum"})  # steps whose array is written
 REDUCED: frozenset[str] = frozenset({"row_amax", "row_sum"})  # of these a value for each row
 ARRAY_DTYPES: tuple[DType, ...] = (BF16, FP16, FP32)  # what kernels read and write of a step (fused_arrays.cuh)

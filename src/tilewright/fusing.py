@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright import dtypes
 from tilewright.batching import Matrices
-from tilewright.epilogue_form import REDUCED, WRITTEN, ArrayForm, Form, StepForm
+from tilewright.epilogue_form import REDUCED, WITHOUT_ARRAY, WRITTEN, ArrayForm, Form, StepForm
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
 from tilewright.tensor import Location, Rows, View, overlap
@@ -33,11 +33,7 @@ class Fusing:
         """(index, kind, option, view) of each step."""
         views = iter(self.views)
         for index, (kind, option) in enumerate(self.structure):
-            yield index, kind, option, None if _has_no_array(kind) else next(views)
-
-
-def _has_no_array(kind: str) -> bool:
-    return kind in ("alpha", "relu", "gelu", "silu", "gated")
+            yield index, kind, option, None if kind in WITHOUT_ARRAY else next(views)
 
 
 def _is_row(kind: str, option: str) -> bool:
@@ -199,7 +195,7 @@ def _contiguous(
 
 def _check_apart(kind: str, view: View, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
     """Raises LayoutError where two elements of an array that is written share a place."""
-    if 0 in view.shape:
+    if 0 in extents:
         return
     span = 1
     for stride, extent in sorted(

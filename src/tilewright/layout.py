@@ -66,20 +66,26 @@ def problem_of(
         out_type, out_align, out_strides = out.dtype, alignment_of(out.address), out.strides
     dims = len(a.shape), len(b.shape)
 
-    def is_gated_alike(matrices: Matrices) -> bool:
-        """Whether gates are still the same columns."""
-        return fusing is None or not fusing.is_gated or matrices.n == given.n
+    def is_fused_alike(matrices: Matrices) -> bool:
+        """Whether gates are still the same columns, and an epilogue's arrays still have a contiguous dimension."""
+        if fusing is None:
+            return True
+        try:
+            form_of(fusing, matrices)
+        except LayoutError:  # one of single rows, say, that lie apart or are the same for all
+            return False
+        return not fusing.is_gated or matrices.n == given.n
 
     further = () if fusing is None else strides_of(fusing, whole, dims, a.location)
     given = broadcast((a.shape, a.strides), (b.shape, b.strides), (whole, out_strides), further)
     if given.is_empty:  # no element of a or b is read: their strides mean nothing
-        held = simplified(given.with_a_like_out(), lambda matrices: _is_written(matrices) and is_gated_alike(matrices))
+        held = simplified(given.with_a_like_out(), lambda matrices: _is_written(matrices) and is_fused_alike(matrices))
         held = held.without_inputs()
     else:
         copied = _copied(given, a.dtype)  # a fold must not cost a copy that is not needed without it
         held = simplified(
             given,
-            lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype, copied) and is_gated_alike(matrices),
+            lambda matrices: _is_written(matrices) and _is_read(matrices, a.dtype, copied) and is_fused_alike(matrices),
         )
     form = None if fusing is None else form_of(fusing, held)
     a_major, a_pitch = _a_layout(a, held)

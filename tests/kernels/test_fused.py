@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright import device
+from tilewright import device, plan
 from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import MapArgument, PointerArgument, StructArgument
 from tilewright.config import Config
@@ -83,6 +83,15 @@ def test_what_an_epilogue_holds_counts_as_registers() -> None:
     split = Config(tile_m=64, tile_n=232, consumers=1, stages=2, store_slots=1, split_k=2)
     assert not split.violations(SQUARE, H200)
     assert split.violations(after(SQUARE, Alpha(1.0)), H200)
+
+
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 28672, 4096), (64, 512, 1024), (72, 40, 0), (1000, 4096, 64)])
+def test_a_gated_product_of_any_rows_gets_a_config_that_nobody_names(split: str, m: int, n: int, k: int) -> None:
+    """Narrow tiles that a search looks at, 8 or 24 columns for one, have no half of whole blocks: passed over."""
+    found = plan(packed(m, n, k), device="h200", epilogue=Gated("silu", split))  # type: ignore[arg-type]
+    assert found.config.tile_n % 16 == 0
+    assert not {each for each in HOPPER.trials(found.problem, H200) if each.tile_n % 16}
 
 
 @pytest.mark.parametrize(("split", "offset", "pitch"), [("halves", 2048 * 4096, 4096), ("interleaved", 4096, 8192)])

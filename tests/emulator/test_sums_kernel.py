@@ -143,7 +143,7 @@ MUTANTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
      (WRONG_NUMBERS,)),
     ("the first sixteen slices again", "address += Config::AT_ONCE * slice_bytes;", "", (WRONG_NUMBERS,)),
     ("slices one chunk apart", "static_cast<uint64_t>(num_chunks) * CHUNK_BYTES;", "CHUNK_BYTES;", (WRONG_NUMBERS,)),
-    ("pairs of a sum", "sum[j] += __uint_as_float(words[i][j]);", "sum[j] += __uint_as_float(words[i][j & 2]);",
+    ("pairs of a sum", "add(sum[j], words[i][j]);", "add(sum[j], words[i][j & 2]);",
      (WRONG_NUMBERS,)),
     ("cut off, not rounded", "{rounded_pair(sum[0], sum[1]),",
      "{__float_as_uint(sum[0]) >> 16 | (__float_as_uint(sum[1]) & 0xffff0000u),", (WRONG_NUMBERS,)),

@@ -116,48 +116,38 @@ class Beta(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Bias(Step):
-    """Adds a vector: a value for each column of out, or for each row.
+class _Vector(Step):
+    """A vector: a value for each column of out, or for each row.
 
     Shapes: (n,) per column; per row (m,), or (*batch, m) with values for each matrix of a batch.
     """
 
     vector: Any
     per: Per = "column"
+
+    def __post_init__(self) -> None:
+        _checked_array(self.kind, self.vector)
+        _checked_word("per", self.per, ("column", "row"))
+
+    @property
+    def option(self) -> str:  # type: ignore[override]
+        return self.per
+
+    @property
+    def array(self) -> Any:
+        return self.vector
+
+
+class Bias(_Vector):
+    """Adds a vector. Shapes: (n,) per "column"; per "row" (m,), or (*batch, m)."""
+
     kind = "bias"
 
-    def __post_init__(self) -> None:
-        _checked_array(self.kind, self.vector)
-        _checked_word("per", self.per, ("column", "row"))
 
-    @property
-    def option(self) -> str:  # type: ignore[override]
-        return self.per
-
-    @property
-    def array(self) -> Any:
-        return self.vector
-
-
-@dataclass(frozen=True, eq=False)
-class Scale(Step):
+class Scale(_Vector):
     """Multiplies by a vector. Shapes: as Bias."""
 
-    vector: Any
-    per: Per = "column"
     kind = "scale"
-
-    def __post_init__(self) -> None:
-        _checked_array(self.kind, self.vector)
-        _checked_word("per", self.per, ("column", "row"))
-
-    @property
-    def option(self) -> str:  # type: ignore[override]
-        return self.per
-
-    @property
-    def array(self) -> Any:
-        return self.vector
 
 
 @dataclass(frozen=True)
@@ -225,11 +215,10 @@ class Gated(Step):
 
 
 @dataclass(frozen=True, eq=False)
-class Aux(Step):
-    """Stores the values at this point, rounded to the type of `out`, into that matrix of the product's shape."""
+class _Written(Step):
+    """Writes an array of the caller's, and leaves the values as they are."""
 
     out: Any
-    kind = "aux"
 
     def __post_init__(self) -> None:
         _checked_array(self.kind, self.out)
@@ -239,37 +228,25 @@ class Aux(Step):
         return self.out
 
 
-@dataclass(frozen=True, eq=False)
-class RowAmax(Step):
+class Aux(_Written):
+    """Stores the values at this point, rounded to the type of `out`, into that matrix of the product's shape."""
+
+    kind = "aux"
+
+
+class RowAmax(_Written):
     """Stores the largest magnitude of each row at this point, before any rounding; NaN where a value is NaN.
 
     Shapes: `out` (m,), of a batch (*batch, m), fp32.
     """
 
-    out: Any
     kind = "row_amax"
 
-    def __post_init__(self) -> None:
-        _checked_array(self.kind, self.out)
 
-    @property
-    def array(self) -> Any:
-        return self.out
-
-
-@dataclass(frozen=True, eq=False)
-class RowSum(Step):
+class RowSum(_Written):
     """Stores the sum of each row at this point. Shapes: as RowAmax. The reference has it; no kernel serves it yet."""
 
-    out: Any
     kind = "row_sum"
-
-    def __post_init__(self) -> None:
-        _checked_array(self.kind, self.out)
-
-    @property
-    def array(self) -> Any:
-        return self.out
 
 
 @dataclass(frozen=True, eq=False)

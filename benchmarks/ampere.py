@@ -12,10 +12,7 @@ Nothing here was measured on an Ampere or Ada card.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,8 +22,9 @@ from typing import Any
 import tilewright
 from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.ampere_report import OWN, ceiling_tflops
-from tilewright.bench.children import KEPT_OUTPUT, Row, rows_of, run_limited, write_rows
+from tilewright.bench.children import Row, rows_of_command, run_limited
 from tilewright.bench.counters import METRICS
+from tilewright.bench.script import main_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
 from tilewright.problem import Problem, packed
@@ -291,14 +289,8 @@ def table(rows: list[Row]) -> list[str]:
 
 def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
     """The rows of one part, run in a child, and how it ended where that was not well."""
-    with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "rows.jsonl"
-        code, output = run_limited([sys.executable, __file__, "--child", part, "--log", str(log)], limit_s)
-        rows = rows_of(log)
-    if code == 0:
-        return rows, None
-    status = f"stopped after {limit_s:.0f} s" if code is None else f"exit {code}"
-    return rows, {"kind": "child", "part": part, "status": status, "why": output[-KEPT_OUTPUT:]}
+    about = {"kind": "child", "part": part}
+    return rows_of_command([sys.executable, __file__, "--child", part], limit_s, about)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
@@ -313,32 +305,16 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile into DIR and end; with --kinds theirs alone")
-    for part in PARTS:
-        parser.add_argument(f"--{part}", action="store_true")
-    parser.add_argument("--into", type=Path, help="file for facts and full rows")
-    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
-    if options.build:
-        from tilewright.jit.build import build_into
-
-        units = sources(kinds_alone=options.kinds)
-        print(f"{len(units)} kernels")
-        build_into(units, options.build)
-        return 0
-    if options.child:
-        return write_rows(ROWS[options.child](), options.log)
-    parts = [part for part in PARTS if getattr(options, part)]
-    if not parts:
-        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *PARTS)))
-    found = content(sys.argv[1:] if words is None else words, parts)
-    print("\n".join(table(found["rows"])))
-    if options.into:
-        options.into.parent.mkdir(parents=True, exist_ok=True)
-        options.into.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.get("status", "ok") in ("ok", "refused", "not counted") for row in found["rows"]) else 1
+    return main_of_parts(
+        words,
+        about=__doc__,
+        parts=PARTS,
+        rows=ROWS,
+        sources=lambda options: sources(kinds_alone=options.kinds),
+        content=content,
+        table=table,
+        fine=("ok", "refused", "not counted"),
+    )
 
 
 if __name__ == "__main__":

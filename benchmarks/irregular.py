@@ -11,15 +11,13 @@ family. Interleaved with torch.bmm, inputs cold. Each part runs in a child proce
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tilewright
-from tilewright.bench.children import Row, rows_of_command, write_rows
+from tilewright.bench.children import Row, rows_of_command
 from tilewright.bench.irregular import (
     BATCHES,
     CHOICE,
@@ -33,6 +31,7 @@ from tilewright.bench.irregular import (
     problem_of,
     published,
 )
+from tilewright.bench.script import main_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
 
@@ -134,32 +133,16 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
-    for part in LIMITS_S:
-        parser.add_argument(f"--{part}", action="store_true")
-    parser.add_argument("--into", type=Path, help="file for facts and full rows")
-    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
-    if options.build:
-        from tilewright.jit.build import build_into
-
-        units = sources()
-        print(f"{len(units)} kernels")
-        build_into(units, options.build, refuse=True)
-        return 0
-    if options.child:
-        return write_rows(ROWS[options.child](), options.log)
-    parts = [part for part in LIMITS_S if getattr(options, part)]
-    if not parts:
-        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *LIMITS_S)))
-    found = content(sys.argv[1:] if words is None else words, parts)
-    print("\n".join(table(found["rows"])))
-    if options.into:
-        options.into.parent.mkdir(parents=True, exist_ok=True)
-        options.into.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.get("status", "ok") == "ok" for row in found["rows"]) else 1
+    return main_of_parts(
+        words,
+        about=__doc__,
+        parts=tuple(LIMITS_S),
+        rows=ROWS,
+        sources=lambda _: sources(),
+        content=content,
+        table=table,
+        refuse=True,
+    )
 
 
 if __name__ == "__main__":

@@ -14,18 +14,16 @@ while it multiplies (kernels/overlapped.py), with so much of k copied before it,
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import tilewright
 from tilewright.backends.steps import Built, Step, Work
 from tilewright.bench.cases import unaligned_cases
-from tilewright.bench.children import Row, rows_of_command, write_rows
+from tilewright.bench.children import Row, rows_of_command
+from tilewright.bench.script import main_of_parts
 from tilewright.bench.suite import Shape
 from tilewright.bench.unaligned_report import neighbour
 from tilewright.config import Config
@@ -290,32 +288,15 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
-    for part in LIMITS_S:
-        parser.add_argument(f"--{part}", action="store_true")
-    parser.add_argument("--into", type=Path, help="file for facts and full rows")
-    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
-    if options.build:
-        from tilewright.jit.build import build_into
-
-        units = list(sources())
-        print(f"{len(units)} kernels")
-        build_into(units, options.build)
-        return 0
-    if options.child:
-        return write_rows(ROWS[options.child](), options.log)
-    parts = [part for part in LIMITS_S if getattr(options, part)]
-    if not parts:
-        parser.error("name what to do: " + ", ".join(f"--{part}" for part in ("build", *LIMITS_S)))
-    found = content(sys.argv[1:] if words is None else words, parts)
-    print("\n".join(table(found["rows"])))
-    if options.into:
-        options.into.parent.mkdir(parents=True, exist_ok=True)
-        options.into.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.get("status", "ok") == "ok" for row in found["rows"]) else 1
+    return main_of_parts(
+        words,
+        about=__doc__,
+        parts=tuple(LIMITS_S),
+        rows=ROWS,
+        sources=lambda _: sources(),
+        content=content,
+        table=table,
+    )
 
 
 if __name__ == "__main__":

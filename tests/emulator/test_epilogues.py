@@ -330,3 +330,39 @@ def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
     with pytest.raises(LayoutError, match="no epilogue"):
         plan.run(a, b)
     assert check(a, b, plan.run(a, b, epilogue=Bias(values(48))), dtypes.BF16, epilogue=Bias(values(48))).ok
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL,
+        Config(tile_m=64, tile_n=32, stages=2, pingpong=True),
+        STAGGERED.replace(tile_n=32),
+    ],
+    ids=["shared tiles", "ping-pong", "staggered"],
+)
+def test_b037_each_tile_that_one_cta_walks_gets_its_own_columns_of_the_bias(config: Config) -> None:
+    rng = np.random.default_rng(3)
+    a, w = (rng.integers(-2, 3, shape).astype(FP16) for shape in ((128, 72), (96, 72)))
+    bias = np.arange(-48, 48, dtype=FP32)  # no two columns alike
+    out = Emulator().matmul(a, w.T, config=config, num_sms=1, epilogue=Bias(bias) | Relu())
+    assert np.array_equal(out, np.maximum(a.astype(FP32) @ w.T.astype(FP32) + bias, 0).astype(FP16))
+
+
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        SMALL.replace(tile_n=16),
+        Config(tile_m=64, tile_n=48, stages=2, pingpong=True, store_slots=1),
+        STAGGERED.replace(tile_n=64),
+        SMALL.replace(tile_n=96, cluster_m=2, cluster_n=2),
+    ],
+    ids=["narrow", "ping-pong", "staggered", "cluster of rows and columns"],
+)
+def test_b038_swiglu_is_within_its_bound_whatever_the_tile(config: Config, split: Any) -> None:
+    a, w, epilogue = values(136, 72), values(104, 72, seed=2), Gated("silu", split)
+    out = Emulator(schedule="random", seed=1).matmul(a, w.T, config=config, epilogue=epilogue)
+    assert out.shape == (136, 52)
+    verdict = check(a, w.T, out, dtypes.BF16, epilogue=epilogue)
+    assert verdict.ok, verdict

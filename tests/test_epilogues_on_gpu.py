@@ -5,6 +5,7 @@ Bounds are those of check(); the same steps in the emulator: emulator/test_epilo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,8 +22,10 @@ from tilewright.epilogue import (  # noqa: E402
     Aux,
     Beta,
     Bias,
+    Epilogue,
     Gated,
     Gelu,
+    Relu,
     RowAmax,
     Scale,
     Silu,
@@ -37,6 +40,7 @@ FORMS = {
     "staggered": Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True),
     "ping-pong": Config(tile_m=128, tile_n=128, stages=5, pingpong=True, store_slots=1),
     "tail": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True, tail_n=64),
+    "staggered-tail": Config(tile_m=256, tile_n=128, store_slots=1, staggered=True, tail_n=64),
     "swap": Config(tile_m=64, tile_n=64, stages=4, consumers=1, swap=True),
     "split": Config(tile_m=64, tile_n=64, stages=4, consumers=1, split_k=2),
 }
@@ -56,22 +60,37 @@ def is_right(a: Tensor, b: Tensor, out: Tensor, epilogue: Any) -> bool:
     return check(a, whole, out, dtypes.by_name(out.dtype), epilogue=epilogue).ok
 
 
+STEPS: dict[str, Callable[[int], Epilogue]] = {  # of n columns
+    "bias, relu": lambda n: Alpha(0.5) | Bias(values(n, seed=3)) | Relu(),
+    "c, bias, gelu": lambda n: Alpha(0.5) | Beta(-0.5, values(777, n, seed=2)) | Bias(values(n, seed=3)) | Gelu(),
+    "scale, aux, silu, c": lambda n: (
+        Scale(values(777, dtype=torch.float32), "row") | Aux(unwritten(777, n)) | Silu() | Add(values(777, n))
+    ),
+    "bias, maxima, gelu by tanh": lambda n: (
+        Bias(values(n, dtype=torch.float16)) | RowAmax(unwritten(777, dtype=torch.float32)) | Gelu("tanh")
+    ),
+}
+# Beside 200 or 192 accumulators a thread there are no registers for their 60 and more of state.
+MAY_BE_REFUSED = {
+    (form, name)
+    for form in ("staggered", "tail")
+    for name in ("c, bias, gelu", "scale, aux, silu, c", "bias, maxima, gelu by tanh")
+}
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [392, 391], ids=["by TMA", "by lanes"])
 def test_every_form_applies_the_steps_in_order(form: str, n: int) -> None:
     a, b = values(777, 1032), values(n, 1032, seed=1).t()
-    for make in (
-        lambda: Alpha(0.5) | Beta(-0.5, values(777, n, seed=2)) | Bias(values(n, seed=3)) | Gelu(),
-        lambda: Scale(values(777, dtype=torch.float32), "row") | Aux(unwritten(777, n)) | Silu() | Add(values(777, n)),
-        lambda: Bias(values(n, dtype=torch.float16)) | RowAmax(unwritten(777, dtype=torch.float32)) | Gelu("tanh"),
-    ):
-        epilogue = make()
+    for name, make in STEPS.items():
+        epilogue = make(n)
         try:
             out = tilewright.matmul(a, b, config=FORMS[form], epilogue=epilogue)
         except tilewright.errors.ConfigError:
-            assert form == "staggered"  # 256x200 leaves no registers for a c beside an activation
+            if (form, name) not in MAY_BE_REFUSED:
+                raise
             continue
-        assert is_right(a, b, out, epilogue)
+        assert is_right(a, b, out, epilogue), name
 
 
 @pytest.mark.parametrize("split", ["halves", "interleaved"])

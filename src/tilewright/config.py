@@ -148,11 +148,12 @@ class Config:
         return sliced.batch[0] * sliced.out_batch[0] * FP32.size
 
     def computed(self, problem: Problem) -> Problem:
-        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`. What this
-        config, its family and the model say about sizes, majors and tiles is about this one; computed() of it is
-        itself."""
+        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`; as it is where
+        columns are gated. What this config, its family and the model say about sizes, majors and tiles is about this
+        one; computed() of it is itself."""
         problem = self.sliced(problem)
-        return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
+        is_kept = problem.gates or problem.out_major == ("m" if self.swap else "n")
+        return problem if is_kept else problem.transposed
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
         """The bytes of which the address of "a" or "b" has to be a multiple, so that the kernel reads it where it lies;
@@ -212,8 +213,7 @@ class Config:
 
     def _b_extent(self, problem: Problem) -> int:
         """Columns of a tile that one tensor map of b brings."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return self.tile_n // 2 if is_gated else self.tile_n
+        return self.tile_n // 2 if problem.gates else self.tile_n
 
     def share(self, problem: Problem, operand: str) -> float:
         """The part of a tile of "a" or "b" that the busiest CTA of its sharers loads."""
@@ -559,10 +559,10 @@ class Config:
                 "use split_k"
             )
         if form.is_gated:
-            found += self._gated_violations(problem, form.split)
+            found += self._gated_violations(problem)
         return found
 
-    def _gated_violations(self, problem: Problem, split: str) -> list[str]:
+    def _gated_violations(self, problem: Problem) -> list[str]:
         forms = [form for form in ("swap", "tail_n") if getattr(self, form)]
         if self.split_k > 1:
             forms.append("split_k")
@@ -572,22 +572,12 @@ class Config:
             found.append(
                 f"tile_n = {self.tile_n} of a gated epilogue is not a multiple of {step}: half of its columns are gates"
             )
-        if problem.b_major == "n" and split == "interleaved":
-            found.append(
-                "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
-            )
-        if problem.b_major == "n" and problem.n // 2 * problem.dtype.size % TMA_ALIGNMENT_BYTES:
-            found.append(
-                f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
-                f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
-            )
-        return found
+        return [*found, *problem.gate_refusals]
 
     def stored_columns(self, problem: Problem) -> int:
         """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
         blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return 8 * -(-self.stored_n // 16) if is_gated else self.stored_n
+        return 8 * -(-self.stored_n // 16) if problem.gates else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         if not problem.is_for_wgmma:

@@ -225,7 +225,7 @@ class Plan(Runner):
         """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
         problem = _kernel_problem(self.problem, copied)
         arguments = self.family.arguments(problem, self.config, self.launch)
-        if self.problem.out_major == "m":
+        if problem.out_major != self.problem.out_major:
             arguments = with_inputs_exchanged(arguments)
         names = {name: repack.scratch_name(name) for name in copied}
         if has_no_sums(self.problem):

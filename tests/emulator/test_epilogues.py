@@ -171,6 +171,50 @@ CASES: dict[str, Case] = {
         kind=FP32,
         out_kind=FP32,
     ),
+    "Ampere, halves": Case(
+        AMPERE,
+        lambda: Bias(values(70)) | Aux(padded(72, 70, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 35)),
+        n=70,  # so the second half begins at an odd column
+        device="rtx3090",
+    ),
+    "Ampere, halves of rows of k": Case(
+        AMPERE.replace(tile_n=128),
+        lambda: Gated("gelu_tanh", "halves") | RowAmax(values(2, 72, kind=FP32)),
+        n=140,  # pieces of 4 bytes; fp32 leaves 32 columns at a time
+        b_major="n",
+        out_kind=FP32,
+        batch=(2,),
+        b_is_batched=True,
+        schedule="eager",
+        device="a100",
+    ),
+    "Ampere, neighbours in rows of k": Case(
+        AMPERE,
+        lambda: Bias(values(74)) | Gated("gelu", "interleaved") | Bias(values(72), "row"),
+        n=74,
+        b_major="n",
+        schedule="random",
+        device="rtx4090",
+    ),
+    "Ampere, a column-major out": Case(
+        AMPERE,
+        lambda: Bias(values(70)) | Scale(values(72), "row") | Gated("silu", "interleaved") | Add(values(72, 35)),
+        n=70,
+        kind=FP16,
+        out_kind=FP16,
+        out_is_transposed=True,
+        schedule="random",
+        device="a100",
+    ),
+    "Ampere, a ragged column-major out, tf32": Case(
+        AMPERE.replace(tile_k=16, tile_n=96, warps_n=1),
+        lambda: Gated("relu", "halves") | Beta(0.5, values(71, 37, pitch=39)),
+        m=71,
+        n=74,
+        kind=FP32,
+        out_kind=FP32,
+        out_is_transposed=True,
+    ),
     "a column-major out": Case(
         SMALL, lambda: Bias(values(40)) | Add(values(72, 40)) | Scale(values(72), "row"), out_is_transposed=True
     ),
@@ -233,6 +277,15 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "pairs of another lane": ("a narrow tail", "fused_arrays.cuh", "words[i + 2], 2)", "words[i + 2], 1)"),
     "gates gated by themselves": ("halves", "producer.cuh", "SWIZZLE_BYTES, other,", "SWIZZLE_BYTES, map,"),
+    "columns that gate in the place of what they gate": (
+        "Ampere, halves", "tile_copy.cuh", "part(row()) * further", "(1 - part(row())) * further"
+    ),
+    "neighbours of the other row": (
+        "Ampere, neighbours in rows of k", "warp_finish.cuh", "lane / 2 % 2 == 1, 2)", "lane / 2 % 2 == 1, 4)"
+    ),
+    "rows of a column that another lane has": (
+        "Ampere, a column-major out", "warp_store.cuh", "ptx::prmt<0x3276>", "ptx::prmt<0x5410>"
+    ),
     "columns of the whole tile": ("split", "consumer.cuh", "+ reduction.first_column());", ");"),
 }  # fmt: skip
 

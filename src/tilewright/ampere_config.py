@@ -86,7 +86,7 @@ class AmpereConfig(Config):
         """
         rows, _ = problem.rows_of(operand)
         pitches = (getattr(problem, f"{operand}_pitch"),) if rows > 1 else ()
-        halves = (problem.n // 2,) if operand == "b" and _has_halves_in_rows(problem) else ()
+        halves = (problem.n // 2,) if operand == "b" and self._has_halves_in_rows(problem) else ()
         strides = (*pitches, *getattr(problem, f"{operand}_batch"), *halves)
         common = math.gcd(getattr(problem, f"{operand}_align_bytes"), *(step * problem.dtype.size for step in strides))
         return next((size for size in COPY_BYTES if common % size == 0), 0)
@@ -95,7 +95,7 @@ class AmpereConfig(Config):
         """Whether the rows of an operand end where a piece of copy_bytes() does: each piece is there whole or not at
         all."""
         _, row = problem.rows_of(operand)
-        if operand == "b" and _has_halves_in_rows(problem):
+        if operand == "b" and self._has_halves_in_rows(problem):
             row //= 2
         return row * problem.dtype.size % max(self.copy_bytes(problem, operand), 1) == 0
 
@@ -159,7 +159,11 @@ class AmpereConfig(Config):
 
     def stored_columns(self, problem: Problem) -> int:
         """Columns of out that a warp stores: all that it multiplies, or half of them where two make one of out."""
-        return self.warp_n // 2 if problem.gates else self.warp_n
+        return self.warp_n // 2 if self.sliced(problem).gates else self.warp_n
+
+    def _has_halves_in_rows(self, problem: Problem) -> bool:
+        """Whether gates are one half of each row of b, and what they gate the other."""
+        return problem.b_major == "n" and self.sliced(problem).gates == "halves"
 
     def b_fold(self, problem: Problem) -> int:
         """2 where columns of b that gate and those that they gate come into a tile in turns (tile_copy.cuh), else 1:
@@ -237,7 +241,7 @@ class AmpereConfig(Config):
         return []
 
     def _gated_violations(self, problem: Problem) -> list[str]:
-        if _has_halves_in_rows(problem) and problem.n // 2 * problem.dtype.size % COPY_BYTES[-1]:
+        if self._has_halves_in_rows(problem) and problem.n // 2 * problem.dtype.size % COPY_BYTES[-1]:
             return [
                 f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
                 f"{COPY_BYTES[-1]} bytes, and cp.async copies no 2; use a k-contiguous b"
@@ -329,11 +333,6 @@ class AmpereConfig(Config):
             + (f" squares{self.square}" if self.square else "")
             + (f" slices{self.slices}" if self.slices != 1 else "")
         )
-
-
-def _has_halves_in_rows(problem: Problem) -> bool:
-    """Whether gates are one half of each row of b, and what they gate the other."""
-    return problem.gates == "halves" and problem.b_major == "n"
 
 
 _DEFAULT = AmpereConfig()

@@ -120,10 +120,13 @@ class Config:
 
         Shapes: a (slices, m, k / slices) and b (slices, k / slices, n), the next slice so far along k; out (slices, m,
         n) in fp32, of int8 in int32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with
-        free bytes behind.
+        free bytes behind. An epilogue follows their sums: they have none, and are row-major where it gates columns.
         """
         if self.slices < 2 or problem.batch:
             return problem
+        if problem.epilogue is not None:
+            out_major = "n" if problem.gates else problem.out_major
+            problem = dataclasses.replace(problem, epilogue=None, out_major=out_major)
         k = problem.k // self.slices
         rows, extent = problem.rows_of("out")
         pitch = -(-extent * FP32.size // TMA_ALIGNMENT_BYTES) * TMA_ALIGNMENT_BYTES // FP32.size
@@ -213,7 +216,7 @@ class Config:
 
     def _b_extent(self, problem: Problem) -> int:
         """Columns of a tile that one tensor map of b brings."""
-        return self.tile_n // 2 if problem.gates else self.tile_n
+        return self.tile_n // 2 if self.sliced(problem).gates else self.tile_n
 
     def share(self, problem: Problem, operand: str) -> float:
         """The part of a tile of "a" or "b" that the busiest CTA of its sharers loads."""
@@ -553,12 +556,7 @@ class Config:
             for step in form.steps
             if step.kind not in self.steps
         ]
-        if self.slices > 1:
-            found.append(
-                f"slices = {self.slices} are rounded where they are added up, by a kernel without epilogues; "
-                "use split_k"
-            )
-        if form.is_gated:
+        if form.is_gated and self.slices == 1:  # sums of slices are gated where they are added up
             found += self._gated_violations(problem)
         return found
 
@@ -577,7 +575,7 @@ class Config:
     def stored_columns(self, problem: Problem) -> int:
         """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
         blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
-        return 8 * -(-self.stored_n // 16) if problem.gates else self.stored_n
+        return 8 * -(-self.stored_n // 16) if self.sliced(problem).gates else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         if not problem.is_for_wgmma:

@@ -142,7 +142,8 @@ class Plan(Runner):
     def sums_binary(self) -> Binary:
         """The compiled sum of slices, where there are such. Cost and what it raises: as `binary`."""
         if self._sums_binary is None:
-            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=True)
+            refuse = self._kernel_problem.epilogue is None  # as of the product's kernel
+            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=refuse)
         return self._sums_binary
 
     @property

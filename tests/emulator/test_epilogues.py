@@ -38,6 +38,7 @@ BF16, FP16, FP32 = ml_dtypes.bfloat16, np.float16, np.float32
 PATTERN = 3  # of padding that must survive
 SMALL = Config(tile_m=64, tile_n=32, consumers=1, stages=2)
 AMPERE = AmpereConfig(tile_m=64, tile_n=64, tile_k=32, warps_m=2, warps_n=2, stages=3)
+SLICED = SMALL.replace(tile_n=64, slices=3, dependent_sums=True)
 STAGGERED = Config(tile_m=128, tile_n=40, consumers=1, stages=2, staggered=True, store_slots=1)
 
 
@@ -215,6 +216,31 @@ CASES: dict[str, Case] = {
         out_kind=FP32,
         out_is_transposed=True,
     ),
+    "slices": Case(
+        SLICED,
+        lambda: Alpha(0.5) | Beta(-0.25, values(72, 39, pitch=43)) | Scale(values(72), "row") | Aux(padded(72, 39)[1]),
+        n=39,
+        k=192,
+        num_sms=4,
+    ),
+    "slices, halves": Case(
+        SLICED,
+        lambda: Bias(values(70)) | Gated("silu", "halves") | RowAmax(values(72, kind=FP32)) | Add(values(72, 35)),
+        n=70,
+        k=192,
+        num_sms=4,
+        schedule="random",
+    ),
+    "slices, Ampere, interleaved to a column-major out": Case(
+        AMPERE.replace(slices=2),
+        lambda: Aux(padded(72, 70, gap=2)[1]) | Gated("gelu", "interleaved") | Bias(values(72), "row"),
+        n=70,
+        k=128,
+        out_is_transposed=True,
+        num_sms=4,
+        schedule="eager",
+        device="a100",
+    ),
     "a column-major out": Case(
         SMALL, lambda: Bias(values(40)) | Add(values(72, 40)) | Scale(values(72), "row"), out_is_transposed=True
     ),
@@ -285,6 +311,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "rows of a column that another lane has": (
         "Ampere, a column-major out", "warp_store.cuh", "ptx::prmt<0x3276>", "ptx::prmt<0x5410>"
+    ),
+    "gates of slices gated by their neighbours": (
+        "slices, halves", "fused_sums.cu", "static_cast<uint64_t>(out_n) * 4,", "4,"
     ),
     "columns of the whole tile": ("split", "consumer.cuh", "+ reduction.first_column());", ");"),
 }  # fmt: skip
@@ -368,7 +397,6 @@ def test_infinities_and_nan_behave_as_in_the_reference() -> None:
 def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
     a, b = values(72, 256, seed=2), values(48, 256, seed=3).T
     for config, epilogue, reason in (
-        (SMALL.replace(slices=2), Relu(), "use split_k"),
         (SMALL.replace(swap=True, tile_n=16), Gated(), "both halves"),
         (SMALL.replace(tile_n=24), Gated(), "multiple of 16"),
     ):
@@ -377,8 +405,8 @@ def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
     n_contiguous = np.ascontiguousarray(b)
     with pytest.raises(ConfigError, match="interleaved"):
         Emulator().plan(a, n_contiguous, config=SMALL.replace(tile_n=128), epilogue=Gated("silu", "interleaved"))
-    long = Emulator().plan(values(64, 16384), values(64, 16384).T, epilogue=Gelu())
-    assert long.config.slices == 1
+    with pytest.raises(ConfigError, match="contiguous"):
+        Emulator().plan(a, b, np.empty((24, 72), BF16).T, config=SMALL, epilogue=Gated())
     plan = Emulator().plan(a, b, epilogue=Bias(values(48)))
     with pytest.raises(LayoutError, match="no epilogue"):
         plan.run(a, b)

@@ -154,7 +154,8 @@ class AmpereFamily:
         )
         if own.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
-        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
+        is_exchanged = problem.out_major != own.sliced(given).out_major
+        return with_inputs_exchanged(arguments) if is_exchanged else arguments
 
 
 AMPERE = AmpereFamily()

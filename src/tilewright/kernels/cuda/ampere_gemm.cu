@@ -28,8 +28,8 @@
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
 // through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: any base at a multiple of 128.
 //
-// Gated. Two columns of the product make one of out: columns of b that gate and those that they gate come into a tile in
-// turns of 8 (B_FOLD), or, every second one of an n-contiguous b, as they lie (warp_finish.cuh).
+// Gated. Two columns of the product make one of out: columns of b that gate and those that they gate come into a tile
+// in turns of 8 (B_FOLD), or, every second one of an n-contiguous b, as they lie (warp_finish.cuh).
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
@@ -200,7 +200,8 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
                 finish_rows(warp_tile.rC[block], fused, strides, tile.matrix(), out, tile.m + warp_m + block * 16,
                             (tile.n + warp_n) / Fused::FOLD, lane);
             }
-            store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16, (tile.n + warp_n) / Fused::FOLD, lane);
+            store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16,
+                       (tile.n + warp_n) / Fused::FOLD, lane);
         }
     }
     ptx::cp_async_wait_group<0>();  // zeros past the last tile: none may land after the CTA has ended

@@ -39,7 +39,7 @@ DEVICE void exchange(float& first, float& second, bool has_bit, uint32_t mask) {
 DEVICE void part(float (&first)[4], float (&second)[4], uint32_t lane) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        exchange(first[i], second[i], lane / 2 % 2 == 1, 2);  // lanes 0, 1: of the first block alone; 2, 3: of the other
+        exchange(first[i], second[i], lane / 2 % 2 == 1, 2);  // lanes 0, 1: of the first block alone; 2, 3: the other
         exchange(first[i], second[i], lane % 2 == 1, 1);      // neighbours
     }
 #pragma unroll
@@ -50,8 +50,8 @@ DEVICE void part(float (&first)[4], float (&second)[4], uint32_t lane) {
     }
 }
 
-// The sums of rows row .. row + 15 and of the columns that make those of out from `column` on; of a folded out the first
-// half of the blocks is what is left.
+// The sums of rows row .. row + 15 and of the columns that make those of out from `column` on; of a folded out the
+// first half of the blocks is what is left.
 template <class Sums>
 DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, uint32_t matrix, const Out& out,
                         int32_t row, int32_t column, int32_t lane) {

@@ -9,8 +9,8 @@
 //
 // Where out's base, pitch or row length is no multiple of 16 bytes, rows are shifted on their way (row_store.cuh).
 //
-// OUT_TRANSPOSED: out is column-major; a slot has a row for each column, and its 16 values leave as 16 bytes each, or one
-// by one. So leaves what is gated, whose halves are columns; any other product is computed as out^T instead.
+// OUT_TRANSPOSED: out is column-major; a slot has a row for each column, and its 16 values leave as 16 bytes each, or
+// one by one. So leaves what is gated, whose halves are columns; any other product is computed as out^T instead.
 #pragma once
 
 #include "config.cuh"
@@ -38,7 +38,8 @@ constexpr int WARP_COLUMNS = Config::WARP_N / Fused::FOLD;                    //
 constexpr int PIECES = WARP_COLUMNS / Config::STORE_COLUMNS;                  // slots beside each other
 constexpr int SLOT_BLOCKS = Config::STORE_COLUMNS / 8;                        // of 8 columns
 static_assert(PIECES * SLOT_BYTES == Config::STORE_WARP_BYTES, "config.store_warp_bytes counts the same");
-static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128 || Config::OUT_TRANSPOSED, "4 bytes are written in blocks of 32 columns");
+static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128 || Config::OUT_TRANSPOSED,
+              "4 bytes are written in blocks of 32 columns");
 static_assert(OUT_SIZE == 4 || !IS_WHOLE, "sums of whole numbers leave as they are");
 
 // What the kernel is told of out: one matrix.

@@ -180,7 +180,8 @@ CASES: dict[str, Case] = {
     ),
     "Ampere, halves of rows of k": Case(
         AMPERE.replace(tile_n=128),
-        lambda: Gated("gelu_tanh", "halves") | RowAmax(values(2, 72, kind=FP32)),
+        lambda: Gated("gelu_tanh", "halves") | RowAmax(values(2, 40, kind=FP32)),
+        m=40,
         n=140,  # pieces of 4 bytes; fp32 leaves 32 columns at a time
         b_major="n",
         out_kind=FP32,
@@ -290,6 +291,29 @@ def test_every_form_of_the_kernel_applies_the_steps_in_order(name: str) -> None:
     assert verdict(CASES[name]) == ""
 
 
+@pytest.mark.parametrize(
+    ("b_major", "split", "out_is_transposed", "out_kind"),
+    [
+        ("k", "halves", False, BF16),
+        ("n", "interleaved", False, FP16),
+        ("n", "halves", True, BF16),
+        ("k", "interleaved", True, FP32),
+    ],
+)
+def test_whole_gated_tiles_of_the_ampere_family_meet_no_bank_twice(
+    b_major: str, split: Any, out_is_transposed: bool, out_kind: Any
+) -> None:
+    """Slots of 16 columns, an odd row of 8 lanes, and columns of 16 rows; ragged ends are row_store.cuh's."""
+    kind = BF16 if out_kind is FP32 else out_kind
+    a, b, _, _ = operands(Case(AMPERE, Relu, 64, 64, 64, b_major=b_major, kind=kind, out_kind=out_kind))
+    out = np.empty((32, 64), out_kind).T if out_is_transposed else np.empty((64, 32), out_kind)
+    emulator = Emulator("a100", checks=False, banks=True)
+    emulator.matmul(a, b, out, config=AMPERE, epilogue=Gated("silu", split))
+    assert emulator.report is not None
+    assert check(a, b, out, dtypes.by_name(out.dtype), epilogue=Gated("silu", split)).ok
+    assert not [site for site, (took, needed) in emulator.report.banks.items() if took != needed]
+
+
 # What a mutant changes in which case. A file of kernels/cuda, what stands there, and what shall.
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "row vectors of the next warp's rows": (
@@ -355,11 +379,12 @@ def test_with_a_beta_of_zero_c_is_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_c_may_be_out_itself_and_nothing_else_may_overlap_it() -> None:
     a, b = values(72, 72, seed=2), values(39, 72, seed=3).T
-    out = values(72, 39, pitch=40)
-    before = out.copy()
-    emulator = Emulator()
-    emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out) | Add(out))
-    assert check(a, b, out, dtypes.BF16, epilogue=Beta(0.5, before) | Add(before)).ok
+    for config in (SMALL, SLICED):
+        out = values(72, 39, pitch=40)
+        before = out.copy()
+        emulator = Emulator()
+        emulator.matmul(a, b, out, config=config, num_sms=2, epilogue=Beta(0.5, out) | Add(out))
+        assert check(a, b, out, dtypes.BF16, epilogue=Beta(0.5, before) | Add(before)).ok
     with pytest.raises(LayoutError, match="out itself"):
         emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out[::-1][::-1]) | Bias(out[0]))
 

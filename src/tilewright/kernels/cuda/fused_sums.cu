@@ -132,6 +132,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS_PER_S
         FusedRows steps(fused, place);
         steps.apply(0, values, up);
         steps.end();
+        __syncwarp();  // where an array is out itself, lanes have read chunks of what others write
         const ToMatrix<Config::OUT_TYPE, Config::OUT_TRANSPOSED, Config::OUT_IS_PAIRED> written(target, place);
         written.write(0, values);
     }

@@ -2,15 +2,16 @@
 // sums.cu for a product with one. Slices are fp32; out may be of any type, major and address.
 //
 // Blocks. A warp makes 16 rows and 8 columns of out at a time, in the place that a lane's values have in an mma or a
-// wgmma, which is how the steps of an epilogue (fused.cuh) meet their arrays:
+// wgmma, which is how the steps of an epilogue (fused.cuh) meet their arrays: lane 4 g + q has columns 2 q and 2 q + 1
+// of rows g and g + 8. Of a row of a slice it reads
 //
-//   lane            0   1   2   3 | 0   1   2   3       columns 2 q and 2 q + 1 of rows g and g + 8, lane = 4 g + q
-//   row of a slice  gates         | what they gate      halves: 8 bytes of each, n / 2 columns apart, or 4 and 4 where
-//                   n / 2 is odd; interleaved: 16 bytes, (gate, gated) of either column; plain: 8 bytes
+//   plain          8 bytes
+//   halves         8 bytes of the gates and, n / 2 columns further, 8 of what they gate, or 4 and 4 where n / 2 is odd
+//   interleaved    16 bytes: the gate and what it gates of either column
 //
 // Four lanes beside each other read whole sectors of 32 bytes. The second of two columns may be the slice's padding, or
-// of the other half, and lanes past the last row or column read the block's first: none of it is stored. Every sum is one chain of additions from slice 0 up, as
-// that of sums.cu.
+// of the other half, and lanes past the last row or column read the block's first: none of it is stored. Every sum is
+// one chain of additions from slice 0 up, as that of sums.cu.
 //
 // In flight: AT_ONCE slices of 2 rows of every lane, 64 registers.
 //

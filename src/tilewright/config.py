@@ -120,10 +120,13 @@ class Config:
 
         Shapes: a (slices, m, k / slices) and b (slices, k / slices, n), the next slice so far along k; out (slices, m,
         n) in fp32, of int8 in int32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with
-        free bytes behind.
+        free bytes behind. An epilogue follows their sums: they have none, and are row-major where it gates columns.
         """
         if self.slices < 2 or problem.batch:
             return problem
+        if problem.epilogue is not None:
+            out_major = "n" if problem.gates else problem.out_major
+            problem = dataclasses.replace(problem, epilogue=None, out_major=out_major)
         k = problem.k // self.slices
         rows, extent = problem.rows_of("out")
         pitch = -(-extent * FP32.size // TMA_ALIGNMENT_BYTES) * TMA_ALIGNMENT_BYTES // FP32.size
@@ -148,11 +151,12 @@ class Config:
         return sliced.batch[0] * sliced.out_batch[0] * FP32.size
 
     def computed(self, problem: Problem) -> Problem:
-        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`. What this
-        config, its family and the model say about sizes, majors and tiles is about this one; computed() of it is
-        itself."""
+        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`; as it is where
+        columns are gated. What this config, its family and the model say about sizes, majors and tiles is about this
+        one; computed() of it is itself."""
         problem = self.sliced(problem)
-        return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
+        is_kept = problem.gates or problem.out_major == ("m" if self.swap else "n")
+        return problem if is_kept else problem.transposed
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
         """The bytes of which the address of "a" or "b" has to be a multiple, so that the kernel reads it where it lies;
@@ -212,8 +216,7 @@ class Config:
 
     def _b_extent(self, problem: Problem) -> int:
         """Columns of a tile that one tensor map of b brings."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return self.tile_n // 2 if is_gated else self.tile_n
+        return self.tile_n // 2 if self.sliced(problem).gates else self.tile_n
 
     def share(self, problem: Problem, operand: str) -> float:
         """The part of a tile of "a" or "b" that the busiest CTA of its sharers loads."""
@@ -553,16 +556,11 @@ class Config:
             for step in form.steps
             if step.kind not in self.steps
         ]
-        if self.slices > 1:
-            found.append(
-                f"slices = {self.slices} are rounded where they are added up, by a kernel without epilogues; "
-                "use split_k"
-            )
-        if form.is_gated:
-            found += self._gated_violations(problem, form.split)
+        if form.is_gated and self.slices == 1:  # sums of slices are gated where they are added up
+            found += self._gated_violations(problem)
         return found
 
-    def _gated_violations(self, problem: Problem, split: str) -> list[str]:
+    def _gated_violations(self, problem: Problem) -> list[str]:
         forms = [form for form in ("swap", "tail_n") if getattr(self, form)]
         if self.split_k > 1:
             forms.append("split_k")
@@ -572,22 +570,12 @@ class Config:
             found.append(
                 f"tile_n = {self.tile_n} of a gated epilogue is not a multiple of {step}: half of its columns are gates"
             )
-        if problem.b_major == "n" and split == "interleaved":
-            found.append(
-                "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
-            )
-        if problem.b_major == "n" and problem.n // 2 * problem.dtype.size % TMA_ALIGNMENT_BYTES:
-            found.append(
-                f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
-                f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
-            )
-        return found
+        return [*found, *problem.gate_refusals]
 
     def stored_columns(self, problem: Problem) -> int:
         """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
         blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return 8 * -(-self.stored_n // 16) if is_gated else self.stored_n
+        return 8 * -(-self.stored_n // 16) if self.sliced(problem).gates else self.stored_n
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         if not problem.is_for_wgmma:

@@ -232,7 +232,8 @@ class HopperFamily:
         )
         if config.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
-        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
+        is_exchanged = problem.out_major != config.sliced(given).out_major
+        return with_inputs_exchanged(arguments) if is_exchanged else arguments
 
 
 HOPPER = HopperFamily()

@@ -3,6 +3,7 @@ And that none leaks."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import sys
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import tilewright  # noqa: E402  torch first: without it this file is skipped
 from fakes import FakeCompiler  # noqa: E402
 from tilewright.dispatch import Dispatcher  # noqa: E402
-from tilewright.errors import DTypeError  # noqa: E402
+from tilewright.errors import DTypeError, UnsupportedError  # noqa: E402
 from tilewright.frontends.torch import eager, functional, gradients, modules  # noqa: E402
 
 T = tilewright.torch
@@ -60,6 +61,11 @@ class Mode(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def with_a_nested(call: Callable[..., Any], a: Tensor, b: Tensor) -> None:
+    with contextlib.suppress(UnsupportedError):
+        call(torch.nested.nested_tensor([a]), b.requires_grad_())
+
+
 def under(context: Callable[[], Any]) -> Callable[..., None]:
     def run(call: Callable[..., Any], a: Tensor, b: Tensor) -> None:
         with context():
@@ -84,6 +90,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
     "gradients in forward mode": (lambda call, a, b: under(dual_level)(call, a, b.requires_grad_()), "through"),
     "gradients of two types": (lambda call, a, b: call(a.half(), b.requires_grad_()), "through"),
     "gradients of a sparse tensor": (lambda call, a, b: call(a.to_sparse(), b.requires_grad_()), "through"),
+    "gradients of a nested tensor": (with_a_nested, "through"),
     "autocast": (under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)), "through"),
     "a dispatch mode": (under(Mode), "through"),
     "a function mode": (under(lambda: torch.device("cpu")), "through"),
@@ -93,7 +100,7 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning", "ignore:.*prototype stage")
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", ["matmul", "linear"])
 def test_only_plain_eager_calls_go_around_the_dispatcher(ways: list[str], name: str, case: str) -> None:

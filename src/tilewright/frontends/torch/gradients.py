@@ -6,6 +6,7 @@ Knows nothing of how a product is computed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -61,10 +62,9 @@ def _save_linear(
     needs: Sequence[bool],
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    main_grad: Tensor | None = None,
-    activation: str | None = None,
-    *,
+    bias: Tensor | None,
+    main_grad: Tensor | None,
+    activation: str | None,
     kept: Tensor | None,
 ) -> None:
     """`kept`: what the activation's derivative is computed from: of relu its result, else what it was given."""
@@ -168,7 +168,7 @@ def _below_autograd(op: Any) -> Callable[..., Any]:
     autograd off."""
     kernel = ops.KERNELS[op]  # once: an op is hashed in Python
 
-    def below(keyset: Any, args: tuple[Any, ...]) -> Any:
+    def below(keyset: Any, *args: Any) -> Any:
         if keyset is None:
             return kernel(*args)
         with torch._C._AutoDispatchBelowAutograd():
@@ -188,9 +188,9 @@ def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
     """The forward of an op that records: it runs, and `save` keeps what its backward needs of the arguments."""
     below = _below_autograd(op)
 
-    def run(ctx: Any, keyset: Any, needs: Sequence[bool], args: tuple[Any, ...]) -> Tensor:
-        out: Tensor = below(keyset, args)
-        save(ctx, needs, *args)  # arguments that have their default are left out of args
+    def run(keyset: Any, ctx: Any, *args: Any) -> Tensor:
+        out: Tensor = below(keyset, *args)
+        save(ctx, _needs(keyset, ctx), *args)  # arguments that have their default are left out of args
         return out
 
     return run
@@ -199,21 +199,33 @@ def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
 _linear_below, _linear_and_pre_below = _below_autograd(ops.linear), _below_autograd(ops.linear_and_pre)
 
 
-def _run_linear(ctx: Any, keyset: Any, needs: Sequence[bool], args: tuple[Any, ...]) -> Tensor:
+def _run_linear(
+    keyset: Any,
+    ctx: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
     """The forward of an ops.linear() that records, which keeps what its activation's derivative needs."""
-    activation = args[4] if len(args) > 4 else None
+    kept: Tensor | None = None
     if activation is None or activation == "relu":
-        out: Tensor = _linear_below(keyset, args)
-        _save_linear(ctx, needs, *args, kept=out if activation else None)
-        return out
-    x, weight, bias, *_ = args
-    if torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
-        kept = _linear_below(keyset, (x, weight, bias))
+        out: Tensor = _linear_below(keyset, x, weight, bias, main_grad, activation)
+        kept = out if activation else None
+    elif torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
+        kept = _linear_below(keyset, x, weight, bias)
         out = products.ACTIVATIONS[activation](kept)
     else:
-        out, kept = _linear_and_pre_below(keyset, (x, weight, bias, activation))
-    _save_linear(ctx, needs, *args, kept=kept)
+        out, kept = _linear_and_pre_below(keyset, x, weight, bias, activation)
+    _save_linear(ctx, _needs(keyset, ctx), x, weight, bias, main_grad, activation, kept)
     return out
+
+
+def _needs(keyset: Any, ctx: Any) -> Sequence[bool]:
+    """Of each of the op's arguments, whether its gradient is wanted."""
+    needs: Sequence[bool] = ctx.needs_input_grad
+    return needs if keyset is None else needs[1:]
 
 
 def _recorder(op: Any, forward: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
@@ -233,11 +245,10 @@ def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[...,
     """
 
     def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
-        needs = ctx.needs_input_grad[1:]
         if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                return run(ctx, keyset, needs, args)
-        return run(ctx, keyset, needs, args)
+                return run(keyset, ctx, *args)
+        return run(keyset, ctx, *args)
 
     def backwards(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *backward(ctx, grad))
@@ -248,7 +259,7 @@ def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[...,
         if forward_ad._current_level >= 0:
             _check_tangents(op, args)
         if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
-            out: Tensor = below(keyset, args)
+            out: Tensor = below(keyset, *args)
             return out
         if torch._C._are_functorch_transforms_active():
             with enable_single_level_autograd_function():
@@ -260,11 +271,7 @@ def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[...,
 
 def _recorded(op: Any, run: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
     """The op of a call that eager.is_recordable(): as its kernel records it, and no dispatcher is asked."""
-
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        return run(ctx, None, ctx.needs_input_grad, args)
-
-    return _recorder(op, forward, backward)
+    return _recorder(op, functools.partial(run, None), backward)
 
 
 def _into_memory(op: Any) -> Callable[..., Any]:
@@ -281,7 +288,7 @@ def _into_memory(op: Any) -> Callable[..., Any]:
                 rule="an op that fills memory or keeps results for another one records no gradient",
                 works="call matmul or linear, which return a fresh tensor, or call it under torch.no_grad()",
             )
-        return below(keyset, args)
+        return below(keyset, *args)
 
     return kernel
 

@@ -46,7 +46,7 @@ class PatchedLinear(Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Linear's name
         weight, bias = self.weight, self.bias
-        main_grad = self._main_grad_of(weight)
+        main_grad = self._main_grad_of(weight) if self.accumulates else None
         out = linear_around(input, weight, bias, None, main_grad)
         if out is not None:
             return out

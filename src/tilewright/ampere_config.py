@@ -24,6 +24,7 @@ PANEL_BYTES = 128  # of a row of an operand whose m or n is contiguous
 ROWS_BYTES: tuple[int, ...] = (64, 128)  # of tile_k values: the widths of the swizzle
 PREFETCHES: tuple[int, ...] = (0, 64, 128, 256)  # bytes (PTX ISA, cp.async's prefetch size); 0: none is named
 COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
+BARRIER_BYTES = 16  # of a split barrier: 8, and what keeps a multiple of 16
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
@@ -67,6 +68,7 @@ class AmpereConfig(Config):
     warps_n: int = 2
     ahead: int = 1
     prefetch: int = 0
+    split_barrier: bool = False
     ctas: int = 1
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
@@ -148,7 +150,8 @@ class AmpereConfig(Config):
 
         Source: ampere_gemm.cu, which asserts the same sum.
         """
-        return self.stages * self.stage_bytes(problem) + self.warps * self.store_warp_bytes(problem)
+        barrier = BARRIER_BYTES if self.split_barrier else 0
+        return self.stages * self.stage_bytes(problem) + self.warps * self.store_warp_bytes(problem) + barrier
 
     def store_warp_bytes(self, problem: Problem) -> int:
         """Bytes through which a warp stores: 16 rows of its part of the tile."""
@@ -300,6 +303,7 @@ class AmpereConfig(Config):
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.warps_m}x{self.warps_n} {order} "
             f"ahead{self.ahead} x{self.ctas}"
+            + (" split-barrier" if self.split_barrier else "")
             + (f" prefetch{self.prefetch}" if self.prefetch else "")
             + (f" squares{self.square}" if self.square else "")
             + (f" slices{self.slices}" if self.slices != 1 else "")

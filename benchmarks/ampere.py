@@ -51,7 +51,7 @@ class Variant:
 
 
 def _variant(
-    tile: tuple[int, int, int], warps: tuple[int, int], stages: int, *expected: float | None, **fields: int | bool
+    tile: tuple[int, int, int], warps: tuple[int, int], stages: int, *expected: float | None, **fields: Any
 ) -> Variant:
     (tile_m, tile_n, tile_k), (warps_m, warps_n) = tile, warps
     own = AmpereConfig(tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, stages=stages)

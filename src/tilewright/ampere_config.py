@@ -42,6 +42,8 @@ _NARROW_COPY_OF_BYTES_REGISTERS = 4
 # n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
 _LEAN_STATE_REGISTERS = 23
 _LEAN_COPIES = 14
+# More of a split barrier: its address, its parity. 256x192x64 spilled 8 bytes (NVRTC 13.5, sm_90a).
+_SPLIT_REGISTERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,7 @@ class AmpereConfig(Config):
     Units: tiles in elements, tile_k of 64 or 128 bytes; `stages` slots of the ring of cp.async, of which stages - 2 are
     on their way while one is multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and
     tile_n / warps_n columns; `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied;
+    `split_barrier`: warps arrive a step of k before they wait for one another, where else they meet at once;
     `prefetch`: so many bytes around each copy of 16 the L2 may fetch from memory, 0 for what it does by itself; `ctas`
     CTAs of the kernel fit an SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and
     `slices` are those of Config; its other fields belong to the Hopper family and keep their defaults.
@@ -283,6 +286,7 @@ class AmpereConfig(Config):
         """Registers a thread beside accumulators and fragments."""
         form, has_dimensions = problem.epilogue, len(problem.batch) > 1
         further = 0 if form is None else epilogue_registers(form, has_dimensions)
+        further += _SPLIT_REGISTERS if self.split_barrier else 0
         copies = narrow = 0  # a thread for a k tile; those of fewer than 16 bytes
         for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
             copy_bytes = self.copy_bytes(problem, operand)

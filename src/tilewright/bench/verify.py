@@ -24,7 +24,7 @@ from tilewright.problem import Problem
 if TYPE_CHECKING:
     from tilewright.plan import Plan
 
-# Of a batch whose launch is timed: each is checked in Python by itself, about 3 ms, and 14 columns of 1,024 took a minute.
+# Of a batch whose launch is timed: each is checked in Python by itself, and 14 columns of 1,024 took most of a minute.
 SAMPLED_MATRICES = 24
 POISON_WORD = 0x7FC07FC0  # NaN as one fp32 or as two bf16 or fp16; of int32 a value that no sum has by chance
 
@@ -97,8 +97,9 @@ def verify_launch(
     *,
     allowed: float = 0.0,
 ) -> Check:
-    """The verdict on launch(0), which multiplies these torch tensors: sampled rows, and every element written; of a long
-    batch SAMPLED_MATRICES matrices, the first and the last among them.
+    """The verdict on launch(0), which multiplies these torch tensors: sampled rows, and every element written.
+
+    Of a long batch SAMPLED_MATRICES matrices are looked at, the first and the last among them; written must be all.
 
     `allowed`: absolute error beyond the derived bound; see check().
     """

@@ -24,9 +24,11 @@
 //                       loaded ahead (warp_tile.cuh)              t + 1 have landed; then the barrier: everybody's
 //
 // So STAGES - 2 k tiles are on their way at least while one is multiplied, and one barrier a k tile is all there is.
+// With SPLIT_BARRIER it is an mbarrier, on which warps arrive a step of k before they wait for it (class Meeting, and
+// the table at LEAVE): there copies run one slot less ahead, and a slot is copied later, by less than a k tile.
 //
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
-// through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: any base at a multiple of 128.
+// through which out leaves (warp_store.cuh), then the mbarrier, if there is one, of one arrival a warp. The swizzle counts from a slot's start: any base at a multiple of 128.
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //

@@ -28,7 +28,8 @@
 // the table at LEAVE): there copies run one slot less ahead, and a slot is copied later, by less than a k tile.
 //
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
-// through which out leaves (warp_store.cuh), then the mbarrier, if there is one, of one arrival a warp. The swizzle counts from a slot's start: any base at a multiple of 128.
+// through which out leaves (warp_store.cuh), then the mbarrier, if there is one, of one arrival a warp. The swizzle
+// counts from a slot's start: any base at a multiple of 128.
 //
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
@@ -131,7 +132,7 @@ private:
     int32_t k_left;      // k values from this k tile on; 0 past the last tile
 };
 
-// Where the warps of a CTA meet once a k tile: each says that it has come so far and multiplies on, and asks a step later
+// Where the warps of a CTA meet once a k tile: each says that it has come so far, multiplies on, and asks a step later
 // whether all have. Warps may be apart by that much, and nobody stands still: at a __syncthreads() all of them do, and
 // after it all want shared memory at once.
 class Meeting {
@@ -190,7 +191,9 @@ DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t s
 //                      k tile t - 1 + STAGES copied into the slot of t - 1      of t + 1 are there, and t - 1 is done
 constexpr int LEAVE = UNITS - B_BLOCKS;
 constexpr int ARRIVE = LEAVE - (K_STEPS > 2 ? B_BLOCKS : B_BLOCKS / 2);
-constexpr int WINDOW = UNITS - LEAVE + ARRIVE;  // units beside which a k tile is copied
+// Units beside which a k tile is copied. Of rows of 128 bytes they end half a step before ARRIVE: with four slots their
+// copies have one k tile of time, and with that half step more a simulated SM bears 1,600 cycles (docs/ampere.md).
+constexpr int WINDOW = UNITS - LEAVE + ARRIVE - (K_STEPS > 2 ? B_BLOCKS / 2 : 0);
 constexpr int SHARE_UNITS = IS_NARROW ? 1 : 2;  // that have one share
 template <int UNIT>
 DEVICE void copy_share(const Copies& copies) {

@@ -24,6 +24,7 @@ PANEL_BYTES = 128  # of a row of an operand whose m or n is contiguous
 ROWS_BYTES: tuple[int, ...] = (64, 128)  # of tile_k values: the widths of the swizzle
 PREFETCHES: tuple[int, ...] = (0, 64, 128, 256)  # bytes (PTX ISA, cp.async's prefetch size); 0: none is named
 COPY_BYTES: tuple[int, ...] = (16, 8, 4)  # of one cp.async (PTX ISA)
+BARRIER_BYTES = 16  # of a split barrier: 8, and what keeps a multiple of 16
 MAX_EXTENT = 256  # of a tile
 MAX_STAGES = 12
 # Registers of a thread beside accumulators and fragments: addresses of copies and fragments, the tile, loop state.
@@ -41,6 +42,8 @@ _NARROW_COPY_OF_BYTES_REGISTERS = 4
 # n-contiguous it spilled 120 to 200 bytes, with a k off 8 up to 8, with rows of 64 bytes 0 to 8.
 _LEAN_STATE_REGISTERS = 23
 _LEAN_COPIES = 14
+# More of a split barrier: its address, its parity. 256x192x64 spilled 8 bytes (NVRTC 13.5, sm_90a).
+_SPLIT_REGISTERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,7 @@ class AmpereConfig(Config):
     Units: tiles in elements, tile_k of 64 or 128 bytes; `stages` slots of the ring of cp.async, of which stages - 2 are
     on their way while one is multiplied; `warps_m` x `warps_n` warps share a tile, each with tile_m / warps_m rows and
     tile_n / warps_n columns; `ahead` fragments of b, of 16 columns each, are loaded before they are multiplied;
+    `split_barrier`: warps arrive a step of k before they wait for one another, where else they meet at once;
     `prefetch`: so many bytes around each copy of 16 the L2 may fetch from memory, 0 for what it does by itself; `ctas`
     CTAs of the kernel fit an SM at a time, which bounds the registers of each. `schedule`, `group_m`, `square` and
     `slices` are those of Config; its other fields belong to the Hopper family and keep their defaults.
@@ -66,6 +70,7 @@ class AmpereConfig(Config):
     warps_n: int = 2
     ahead: int = 1
     prefetch: int = 0
+    split_barrier: bool = False
     ctas: int = 1
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
@@ -151,7 +156,8 @@ class AmpereConfig(Config):
 
         Source: ampere_gemm.cu, which asserts the same sum.
         """
-        return self.stages * self.stage_bytes(problem) + self.warps * self.store_warp_bytes(problem)
+        barrier = BARRIER_BYTES if self.split_barrier else 0
+        return self.stages * self.stage_bytes(problem) + self.warps * self.store_warp_bytes(problem) + barrier
 
     def store_warp_bytes(self, problem: Problem) -> int:
         """Bytes through which a warp stores: 16 rows of its part of the tile."""
@@ -309,6 +315,7 @@ class AmpereConfig(Config):
         """Registers a thread beside accumulators and fragments."""
         form, has_dimensions = problem.epilogue, len(problem.batch) > 1
         further = 0 if form is None else epilogue_registers(form, has_dimensions)
+        further += _SPLIT_REGISTERS if self.split_barrier else 0
         copies = narrow = 0  # a thread for a k tile; those of fewer than 16 bytes
         for operand, extent in (("a", self.tile_m), ("b", self.tile_n)):
             copy_bytes = self.copy_bytes(problem, operand)
@@ -329,6 +336,7 @@ class AmpereConfig(Config):
         return (
             f"{self.tile_m}x{self.tile_n}x{self.tile_k} s{self.stages} w{self.warps_m}x{self.warps_n} {order} "
             f"ahead{self.ahead} x{self.ctas}"
+            + (" split-barrier" if self.split_barrier else "")
             + (f" prefetch{self.prefetch}" if self.prefetch else "")
             + (f" squares{self.square}" if self.square else "")
             + (f" slices{self.slices}" if self.slices != 1 else "")

@@ -250,11 +250,11 @@ def integer_stride(k: int, sums: DType | None = None) -> int:
     return 1 if integer_limit(k, sums) else -(-k // ((FP16_EXACT_SUM if sums is FP16 else EXACT_SUM) - 1))
 
 
-def sampled_rows(m: int, seed: int = 0) -> list[int]:
-    """SAMPLED_ROWS rows of m in order, the first and the last among them; all of a smaller m."""
-    if m <= SAMPLED_ROWS:
+def sampled_rows(m: int, seed: int = 0, count: int = SAMPLED_ROWS) -> list[int]:
+    """`count` rows of m in order, the first and the last among them; all of a smaller m."""
+    if m <= count:
         return list(range(m))
-    inner = random.Random(seed).sample(range(1, m - 1), SAMPLED_ROWS - 2)
+    inner = random.Random(seed).sample(range(1, m - 1), count - 2)
     return [0, *sorted(inner), m - 1]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from tilewright.backends.cuda import CudaBackend
 from tilewright.bench import verify
+from tilewright.check import sampled_rows
 from tilewright.host_operands import host_operand
 from tilewright.problem import Problem, packed
 
@@ -78,3 +79,23 @@ def test_element_that_was_never_written_is_found(fake_driver: ModuleType, monkey
     monkeypatch.setattr(verify, "backend", lambda: backend)
     verdict = verify.verify_without_torch(problem)
     assert (verdict.wrong, verdict.unwritten, verdict.first_wrong) == (1, 1, (69, 47))
+
+
+@pytest.mark.parametrize("broken", [None, 0, 99])
+def test_of_a_long_batch_the_first_and_the_last_matrix_are_checked_and_all_must_be_written(broken: int | None) -> None:
+    torch = pytest.importorskip("torch")
+    problem = packed(3, 4, 8, dtype="fp16", batch=(100,))
+    a, b = torch.ones(100, 3, 8, dtype=torch.float16), torch.ones(100, 8, 4, dtype=torch.float16)
+    out = torch.empty(100, 3, 4, dtype=torch.float16)
+    unsampled = min(set(range(100)) - set(sampled_rows(100, count=verify.SAMPLED_MATRICES)))
+
+    def launch(_: int) -> None:
+        out.copy_(a @ b)
+        if broken is not None:
+            out[broken, 2, 3] = 7.0
+        out[unsampled, 1, 1] = float("nan")
+
+    verdict = verify.verify_launch(problem, (a, b, out), launch, lambda: None)
+    assert verdict.unwritten == 1
+    assert verdict.elements == verify.SAMPLED_MATRICES * 12
+    assert verdict.wrong == (broken is not None)

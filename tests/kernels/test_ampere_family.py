@@ -88,6 +88,8 @@ FORMS = (
     SMALL.replace(tile_k=64, stages=4, ahead=1),
     AmpereConfig(tile_m=64, tile_n=128, ahead=3, stages=5),
     AmpereConfig(tile_m=128, tile_n=64, warps_m=4, warps_n=1, stages=3, square=1, group_m=2),
+    AmpereConfig(tile_m=64, tile_n=128, tile_k=64, ahead=3, stages=4, split_barrier=True),
+    SMALL.replace(warps_n=1, warps_m=1, split_barrier=True),
 )
 
 
@@ -453,18 +455,23 @@ def test_a_config_of_the_other_family_is_refused_by_name() -> None:
 KERNEL, COPY, TILE = "ampere_gemm.cu", "tile_copy.cuh", "warp_tile.cuh"
 WAIT = "ptx::cp_async_wait_group<Config::STAGES - 3>();"
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
-    "slot read a group too early": (KERNEL, "STAGES - 3>();", "STAGES - 2>();", "cp.async not waited for"),
+    "slot read a group too early": (
+        KERNEL,
+        f"{WAIT}\n                __sync",
+        f"{WAIT.replace('3', '2')}\n                __sync",
+        "cp.async not waited for",
+    ),
     "first slot read before it has landed": (
         KERNEL,
-        "    ptx::cp_async_wait_group<Config::STAGES - 2>();\n",
+        "    ptx::cp_async_wait_group<FILLED - 1>();\n",
         "",
         "cp.async not waited for",
     ),
     "no barrier after the wait": (KERNEL, "__syncthreads();  // everybody's copies of the next", "// next", "cp.async"),
     "barrier before the wait": (
         KERNEL,
-        f"{WAIT}\n            __syncthreads();",
-        f"__syncthreads();\n            {WAIT}",
+        f"{WAIT}\n                __syncthreads();",
+        f"__syncthreads();\n                {WAIT}",
         "cp.async not waited for",
     ),
     "groups are not closed": (KERNEL, "        ptx::cp_async_commit_group();\n", "", "exit with copy in flight"),
@@ -476,15 +483,49 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "rows past the end of an odd k are read": (COPY, "lines > 0 ? max", "true ? max", "past the end of buffer"),
     "fragments of the next step": (TILE, "rA[K_STEP % 2][i], b[0]", "rA[(K_STEP + 1) % 2][i], b[0]", "never"),
     "halves of b exchanged": (TILE, "b[2], b[3]", "b[3], b[2]", "wrong"),
+    "split: nobody waits for the others": (KERNEL, "if constexpr (UNIT == LEAVE) meeting.leave();", "", "cp.async"),
+    "split: arrives before its copies have landed": (
+        KERNEL,
+        f"{WAIT}\n            meeting.arrive();",
+        f"meeting.arrive();\n            {WAIT}",
+        "cp.async not waited for",
+    ),
+    "split: waits a group too few": (
+        KERNEL,
+        f"{WAIT}\n            meeting",
+        f"{WAIT.replace('3', '2')}\n            meeting",
+        "cp.async not waited for",
+    ),
+    "split: a warp is not counted": (
+        KERNEL,
+        "THREADS / WARP_THREADS); }",
+        "THREADS / WARP_THREADS - 1); }",
+        "mbarrier.arrive",
+    ),
+    "split: the parity stays": (KERNEL, "        parity ^= 1;\n", "", "livelock"),
+    "split: a slot is copied into before all have left it": (
+        KERNEL,
+        "(Config::SPLIT_BARRIER ? 2 : 1)",
+        "1",
+        "data race",
+    ),
+    "split: the last copies are not closed": (
+        KERNEL,
+        "if constexpr (Config::SPLIT_BARRIER) ptx::cp_async_commit_group();",
+        "",
+        "exit with copy in flight",
+    ),
 }
+SPLIT = SMALL.replace(stages=4, split_barrier=True)
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_is_broken_is_found(name: str) -> None:
     path, old, new, words = MUTANTS[name]
     problem = packed(136, 72, 197 if "odd k" in name else 200)
-    plan = tilewright.plan(problem, device="a100", config=SMALL, num_sms=2)
-    source = render(AMPERE, problem, SMALL, A100)
+    config = SPLIT if name.startswith("split") else SMALL
+    plan = tilewright.plan(problem, device="a100", config=config, num_sms=2)
+    source = render(AMPERE, problem, config, A100)
     texts = {"ampere_gemm.cu": source.text, **dict(source.headers)}
     assert texts[path].count(old) == 1, f"{old!r} is there {texts[path].count(old)} times"
     texts[path] = texts[path].replace(old, new)
@@ -517,8 +558,8 @@ def outcome(binary: Any, plan: tilewright.Plan) -> str:
     return ""
 
 
-@pytest.mark.parametrize("k", [197, 200])
-def test_the_kernel_as_it_is_has_none_of_these(k: int) -> None:
+@pytest.mark.parametrize(("k", "config"), [(197, SMALL), (200, SMALL), (200, SPLIT)], ids=str)
+def test_the_kernel_as_it_is_has_none_of_these(k: int, config: AmpereConfig) -> None:
     problem = packed(136, 72, k)
-    plan = tilewright.plan(problem, device="a100", config=SMALL, num_sms=2)
+    plan = tilewright.plan(problem, device="a100", config=config, num_sms=2)
     assert outcome(plan.binary, plan) == ""

@@ -94,11 +94,11 @@ STEPS: tuple[Step, ...] = (
         (("tile_n", 128), ("warps_m", 2), ("warps_n", 2), ("stages", 3), ("min_ctas", 2)),
     ),
     Step("production, two CTAs", 109, own=_own((128, 128, 64), (2, 2), 3, ctas=2)),
-    Step("production, 256 bytes from memory", 105, own=_own((128, 128, 64), (2, 2), 3, ctas=2, prefetch=256)),
-    Step("production, six slots", 105, own=_own((128, 128, 64), (2, 4), 6)),
-    Step("production, six short slots", 112, own=_own((128, 128, 32), (2, 2), 6, ctas=2)),
-    Step("production, two tiles a matrix", 102, own=_own((192, 128, 64), (4, 2), 5)),
-    Step("production, two tiles, 256 bytes", 100, own=_own((192, 128, 64), (4, 2), 5, prefetch=256)),
+    Step("production, three ahead", 107, own=_own((128, 128, 64), (2, 2), 3, ctas=2, ahead=3)),
+    Step("production, six slots", 115, own=_own((128, 128, 64), (2, 4), 6, split_barrier=True)),
+    Step("production, two tiles a matrix", 107, own=_own((192, 128, 64), (4, 2), 5)),
+    Step("production, two tiles, three ahead", 105, own=_own((192, 128, 64), (4, 2), 5, ahead=3)),
+    Step("production, two tiles, split", 101, own=_own((192, 128, 64), (4, 2), 5, ahead=3, split_barrier=True)),
 )
 BY_NAME = {step.name: step for step in STEPS}
 

@@ -93,6 +93,7 @@ class AmpereFamily:
             "AHEAD": own.ahead,
             "PREFETCH": own.prefetch,
             "THREADS": own.threads,
+            "SPLIT_BARRIER": own.split_barrier,
             "CTAS": own.ctas,
             "CLUSTER_M": 1,
             "CLUSTER_N": 1,

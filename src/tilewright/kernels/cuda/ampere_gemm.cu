@@ -24,9 +24,12 @@
 //                       loaded ahead (warp_tile.cuh)              t + 1 have landed; then the barrier: everybody's
 //
 // So STAGES - 2 k tiles are on their way at least while one is multiplied, and one barrier a k tile is all there is.
+// With SPLIT_BARRIER it is an mbarrier, on which warps arrive a step of k before they wait for it (class Meeting, and
+// the table at LEAVE): there copies run one slot less ahead, and a slot is copied later, by less than a k tile.
 //
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
-// through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: any base at a multiple of 128.
+// through which out leaves (warp_store.cuh), then the mbarrier, if there is one, of one arrival a warp. The swizzle
+// counts from a slot's start: any base at a multiple of 128.
 //
 // Gated. Two columns of the product make one of out: columns of b that gate and those that they gate come into a tile
 // in turns of 8 (B_FOLD), or, every second one of an n-contiguous b, as they lie (warp_finish.cuh).
@@ -39,7 +42,9 @@
 // 2^30 tiles.
 
 #include "config.cuh"
+#include "ptx/barrier.cuh"
 #include "ptx/cp_async.cuh"
+#include "ptx/test_wait.cuh"
 #include "schedule.cuh"
 #include "strides.cuh"
 #include "tile_copy.cuh"
@@ -49,7 +54,8 @@
 
 constexpr uint32_t STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 constexpr uint32_t RING_BYTES = Config::STAGES * STAGE_BYTES;
-static_assert(RING_BYTES + Config::THREADS / WARP_THREADS * Config::STORE_WARP_BYTES == Config::SMEM_BYTES,
+constexpr uint32_t STORE_BYTES = Config::THREADS / WARP_THREADS * Config::STORE_WARP_BYTES;
+static_assert(RING_BYTES + STORE_BYTES + (Config::SPLIT_BARRIER ? 16 : 0) == Config::SMEM_BYTES,
               "config.smem_bytes counts the same");
 
 // What the host tells of a product.
@@ -135,6 +141,38 @@ private:
     int32_t k_left;      // k values from this k tile on; 0 past the last tile
 };
 
+// Where the warps of a CTA meet once a k tile: each says that it has come so far, multiplies on, and asks a step later
+// whether all have. Warps may be apart by that much, and nobody stands still: at a __syncthreads() all of them do, and
+// after it all want shared memory at once.
+class Meeting {
+public:
+    DEVICE Meeting(uint32_t the_barrier, int32_t lane) : barrier(the_barrier), is_speaker(lane == 0) {
+        // Opaque to the compiler, which else computes it anew for every k tile (NVRTC 13.5).
+        asm volatile("" : "+r"(barrier));
+    }
+
+    // One thread of the CTA; before anybody meets, and with a barrier of the CTA behind it.
+    DEVICE void init() const { ptx::mbarrier_init(barrier, Config::THREADS / WARP_THREADS); }
+
+    // A whole warp: what its lanes have waited for and read lies behind it.
+    DEVICE void arrive() {
+        __syncwarp();
+        if (is_speaker) ptx::mbarrier_arrive(barrier);
+    }
+    // Asks whether all have arrived; leave() waits until they have. The answer to ask() comes beside multiplications.
+    DEVICE void ask() { is_complete = ptx::mbarrier_test_wait_parity(barrier, parity); }
+    DEVICE void leave() {
+        while (!is_complete) ask();
+        parity ^= 1;
+    }
+
+private:
+    uint32_t barrier;
+    const bool is_speaker;
+    bool is_complete = false;
+    uint32_t parity = 0;
+};
+
 // Units UNIT .. UNITS - 1 of a k tile: multiplications, and a share of the copies beside the first unit of each step of
 // k. Not beside each unit: on sm_90 ptxas sets three empty instructions before a copy that stands behind an ldmatrix,
 // 12 and not 36 of the 253 of 128x256x64 (NVRTC 13.5). Of narrow copies there are too many: addresses would spill.
@@ -152,6 +190,52 @@ DEVICE void multiply_units(WarpTile& warp_tile, const Copies& copies, uint32_t s
     }
 }
 
+// The same of a SPLIT_BARRIER. The next slot is read from the last step on, unit LEAVE; a meeting's arrivals are said
+// at unit ARRIVE, before it. Copies of a k tile begin at LEAVE and end before the next ARRIVE, beside each other unit.
+//
+//   unit of k tile t   what                                                     why it is safe
+//   ARRIVE             wait_group: own copies of k tile t + 1 have landed;      -
+//                      arrive
+//   LEAVE              wait for all. From here on k tile t + 1 is read, and     all have arrived in t: so their copies
+//                      k tile t - 1 + STAGES copied into the slot of t - 1      of t + 1 are there, and t - 1 is done
+constexpr int LEAVE = UNITS - B_BLOCKS;
+constexpr int ARRIVE = LEAVE - (K_STEPS > 2 ? B_BLOCKS : B_BLOCKS / 2);
+// Units beside which a k tile is copied. Of rows of 128 bytes they end half a step before ARRIVE: with four slots their
+// copies have one k tile of time, and with that half step more a simulated SM bears 1,600 cycles (docs/ampere.md).
+constexpr int WINDOW = UNITS - LEAVE + ARRIVE - (K_STEPS > 2 ? B_BLOCKS / 2 : 0);
+constexpr int SHARE_UNITS = IS_NARROW ? 1 : 2;  // that have one share
+template <int UNIT>
+DEVICE void copy_share(const Copies& copies) {
+    constexpr int PLACE = UNIT >= LEAVE ? UNIT - LEAVE : UNIT + UNITS - LEAVE;
+    if constexpr (PLACE < WINDOW && PLACE % SHARE_UNITS == 0) {
+        constexpr int END = PLACE + SHARE_UNITS < WINDOW ? PLACE + SHARE_UNITS : WINDOW;
+        copies.copy<Copies::COUNT * PLACE / WINDOW, Copies::COUNT * END / WINDOW>();
+    }
+}
+template <int UNIT>
+DEVICE void copy_shares(const Copies& copies) {
+    if constexpr (UNIT < UNITS) {
+        copy_share<UNIT>(copies);
+        copy_shares<UNIT + 1>(copies);
+    }
+}
+template <int UNIT>
+DEVICE void meet_and_multiply_units(WarpTile& warp_tile, Copies& copies, Meeting& meeting, uint32_t slot,
+                                    uint32_t next) {
+    if constexpr (UNIT < UNITS) {
+        if constexpr (UNIT == ARRIVE) {
+            copies.advance();
+            ptx::cp_async_wait_group<Config::STAGES - 3>();
+            meeting.arrive();
+        }
+        if constexpr (UNIT == LEAVE - 1) meeting.ask();
+        if constexpr (UNIT == LEAVE) meeting.leave();
+        copy_share<UNIT>(copies);
+        warp_tile.multiply<UNIT>(slot, next);
+        meet_and_multiply_units<UNIT + 1>(warp_tile, copies, meeting, slot, next);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
     ampere_gemm(const void* a, const void* b, void* out_base, int64_t a_pitch, int64_t b_pitch, int64_t out_pitch,
                 int32_t m, int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_tiles,
@@ -166,13 +250,19 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
     const Operands operands{a, b, out_base, m, n, k};
     Copies copies(operands, a_pitch, b_pitch, strides, schedule, ring);
     WarpTile warp_tile(warp, lane);
+    Meeting meeting(ring + RING_BYTES + STORE_BYTES, lane);
+    if constexpr (Config::SPLIT_BARRIER) {
+        if (threadIdx.x == 0) meeting.init();
+    }
 
+    constexpr int FILLED = Config::STAGES - (Config::SPLIT_BARRIER ? 2 : 1);  // slots before the first k tile
 #pragma unroll 1
-    for (int stage = 0; stage < Config::STAGES - 1; ++stage) {
+    for (int stage = 0; stage < FILLED; ++stage) {
         copies.copy<0, Copies::COUNT>();
         copies.advance();
     }
-    ptx::cp_async_wait_group<Config::STAGES - 2>();
+    if constexpr (Config::SPLIT_BARRIER) copy_shares<LEAVE>(copies);
+    ptx::cp_async_wait_group<FILLED - 1>();
     __syncthreads();  // everybody's copies of the first slot have landed
     uint32_t slot = 0;
     warp_tile.load_first(ring);
@@ -184,11 +274,15 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
         warp_tile.clear();
 #pragma unroll 1
         for (int32_t k_tile = 0; k_tile < num_k_tiles; ++k_tile) {
-            ptx::cp_async_wait_group<Config::STAGES - 3>();
-            __syncthreads();  // everybody's copies of the next slot have landed; everybody is done with the one before
             const uint32_t next = after(slot);  // past the last k tile: zeros, which nobody multiplies
-            multiply_units<0>(warp_tile, copies, ring + slot, ring + next);
-            copies.advance();
+            if constexpr (Config::SPLIT_BARRIER) {
+                meet_and_multiply_units<0>(warp_tile, copies, meeting, ring + slot, ring + next);
+            } else {
+                ptx::cp_async_wait_group<Config::STAGES - 3>();
+                __syncthreads();  // everybody's copies of the next slot have landed, and the one before is done with
+                multiply_units<0>(warp_tile, copies, ring + slot, ring + next);
+                copies.advance();
+            }
             slot = next;
         }
         const Tile tile = schedule.wide(i);
@@ -204,5 +298,6 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
                        (tile.n + warp_n) / Fused::FOLD, lane);
         }
     }
+    if constexpr (Config::SPLIT_BARRIER) ptx::cp_async_commit_group();  // the one that the last LEAVE began
     ptx::cp_async_wait_group<0>();  // zeros past the last tile: none may land after the CTA has ended
 }

@@ -28,7 +28,8 @@ STORE_VALUES_PER_CYCLE = 2.5  # a warp
 # Where stores are hidden nothing can be told: of (4097, 4097, 4096) 0.3 % lies between 1.3 and 1.0.
 LANE_STORE_VALUES_PER_CYCLE = 1.0
 # An epilogue's activation: two approximations a value, of which an SM makes 16 lanes' a cycle, a quarter of it 4 (CUDA
-# programming guide, throughput of native arithmetic instructions). What else it computes is less, and beside that.
+# programming guide, throughput of native arithmetic instructions). What else it computes is less, and beside that; of
+# gelu with erf, with one approximation, it is more, 10 of a warp's instructions, which is counted as much.
 _SPECIAL_LANES_PER_CYCLE = 4
 _SPECIALS_OF_ACTIVATION = 2
 # All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds

@@ -369,3 +369,23 @@ def test_store_still_pending_at_the_end_is_done() -> None:
     got = words(kernel(body, SHARED), GIVEN)
     assert (got == GIVEN[:32] + 1).all()
     assert not (got.view(np.uint8) == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize(
+    ("operands", "rule"),
+    [
+        ("[%rd0+16], 32", ""),
+        ("[%rd0+8], 32", "misaligned"),
+        ("[%rd0], 24", "misaligned"),
+        ("[%rd0+2032], 32", "out of bounds"),
+    ],
+)
+def test_a_prefetch_of_a_run_names_whole_chunks_of_a_buffer(operands: str, rule: str) -> None:
+    """What it asks for is not seen; that it may ask for it is."""
+    text = kernel(f"setp.eq.u32 %p1, %r0, 0;\n@%p1 cp.async.bulk.prefetch.L2.global {operands};")
+    if not rule:
+        execute(text, GIVEN)
+        return
+    with pytest.raises(EmulationError) as caught:
+        execute(text, GIVEN)
+    assert caught.value.rule == rule

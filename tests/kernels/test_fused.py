@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ from tilewright.epilogue import (
 from tilewright.fusing import moved_bytes
 from tilewright.jit.build import build
 from tilewright.kernels.catalog import family_of
+from tilewright.kernels.fused import header
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
@@ -87,6 +89,18 @@ def test_what_an_epilogue_holds_counts_as_registers() -> None:
     split = Config(tile_m=64, tile_n=232, consumers=1, stages=2, store_slots=1, split_k=2)
     assert not split.violations(SQUARE, H200)
     assert split.violations(after(SQUARE, Alpha(1.0)), H200)
+
+
+def test_the_l2_is_asked_for_matrices_that_are_read_along_their_rows() -> None:
+    square = packed(64, 64, 64)
+    form = packed_form(Bias("bf16") | Beta(1.0, "fp32") | Add("fp16") | Aux("bf16"), 64, 64)
+    fetched = re.findall(r"(if .*?)?fetch_row<Type::(\w+)>\(fused\.(array\d)", header(form))
+    assert fetched == [("if (fused.number1.value != 0.0f) ", "fp32", "array1"), ("", "fp16", "array2")]
+    before_a_gate = packed_form(Add("bf16") | Gated(), 64, 64)
+    for other in (form.transposed, before_a_gate, after(square, Gelu() | Aux("bf16")).epilogue):
+        assert other is not None
+        assert "FETCHES = false" in header(other)
+        assert "fetch_row" not in header(other)
 
 
 @pytest.mark.parametrize("split", ["halves", "interleaved"])

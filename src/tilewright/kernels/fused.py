@@ -14,7 +14,7 @@ from tilewright.backends.base import (
     PointerArgument,
     StructArgument,
 )
-from tilewright.epilogue_form import ArrayForm, Form, StepForm, array_name, number_name
+from tilewright.epilogue_form import WRITTEN, ArrayForm, Form, StepForm, array_name, number_name
 from tilewright.kernels.family import filled
 from tilewright.problem import Problem
 
@@ -29,7 +29,8 @@ def headers(problem: Problem) -> dict[str, str]:
 def header(form: Form) -> str:
     """fused.cuh: struct Fused, the parameter, and class FusedRows, what it does to a lane's values."""
     members, readers, starts, lines = [], [], [], []
-    ends = []
+    ends: list[str] = []
+    fetches: list[str] = []
     gate = form.split  # of the steps before the one that gates
     for index, step in enumerate(form.steps):
         if step.kind == "gated":
@@ -46,6 +47,10 @@ def header(form: Form) -> str:
             readers.append(f"    {reader} array{index};")
             factor = f", fused.number{index}.value != 0.0f" if step.kind == "beta" else ""
             starts.append(f"array{index}(fused.array{index}, place{factor})")
+            if step.kind not in WRITTEN and step.array.access == "n" and not gate:
+                condition = f"if (fused.number{index}.value != 0.0f) " if step.kind == "beta" else ""
+                row = f"fetch_row<Type::{step.array.dtype}>(fused.array{index}, member, row, column, end);"
+                fetches.append(f"        {condition}{row}")
             if step.kind == "row_amax" or ("Wide" in reader and step.kind == "aux"):
                 ends.append(f"array{index}.end();")
         if step.kind in ("alpha", "beta"):
@@ -81,12 +86,26 @@ def header(form: Form) -> str:
             "",
             "class FusedRows {",
             "public:",
+            f"    static constexpr bool FETCHES = {str(bool(fetches)).lower()};",
+            "",
             f"    DEVICE FusedRows(const Fused&{fused}, const Place&{place}){start} {{}}",
             "",
             f"    DEVICE void apply(int{block}, float (&values)[4], float (&{up})[4]) {{",
             *lines,
             "    }",
             "",
+            *(
+                [
+                    "    // Of the columns column .. end - 1 of a row of out: what is read for them.",
+                    "    DEVICE static void fetch(const Fused& fused, const Member& member, int32_t row,",
+                    "                             int32_t column, int32_t end) {",
+                    *fetches,
+                    "    }",
+                    "",
+                ]
+                if fetches
+                else []
+            ),
             "    DEVICE void end() {" + (" " + " ".join(ends) + " " if ends else "") + "}",
             *(["", "private:", *readers] if readers else []),
             "};",

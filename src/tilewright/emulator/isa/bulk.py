@@ -137,7 +137,7 @@ _form(
     lambda e, i, m: _bulk_out(e, i, m, m["op"]),
     "bulk",
 )
-_form(f"cp.async.bulk.prefetch.L2.global{_HINT}", lambda e, i, m: None, "bulk", unread=2)
+_form(f"cp.async.bulk.prefetch.L2.global{_HINT}", lambda e, i, m: _bulk_prefetch(e, i), "bulk")
 _form(
     "st.async[.weak].shared::cluster.mbarrier::complete_tx::bytes[.<vec:v2|v4>].<type:b32|b64|u32|u64|s32|s64|f32|f64>",
     lambda e, i, m: _st_async(e, i, m),
@@ -159,6 +159,22 @@ def _bulk_out(e: Emitter, i: Instruction, m: Modifiers, op: str) -> None:
     """[dst], [src], size."""
     target, source = e.address(i.operands[0], "u64"), shared_address(e, i.operands[1])
     e.line(e.call(bulk_out, target, source, e.read(i.operands[2], "u32"), repr(op), repr(m.get("type", ""))))
+
+
+def _bulk_prefetch(e: Emitter, i: Instruction) -> None:
+    """[src], size."""
+    e.line(e.call(bulk_prefetch, e.address(i.operands[0], "u64"), e.read(i.operands[1], "u32")))
+
+
+def bulk_prefetch(team: Team, s: Any, n: int, site: Site, sources: Array, sizes: Array) -> None:
+    """cp.async.bulk.prefetch.L2: moves nothing that is seen; what it names has to be there."""
+    starts, counts = lane_values(sources, n), lane_values(sizes, n)
+    for lane in range(n):
+        start, size = starts[lane], counts[lane]
+        _check_run(team, s, site, size, (start,), lane)
+        if team.machine.memory.find(start, start + size) is None:
+            where = team.machine.memory.explain(start, size)
+            raise team.error(site, "out of bounds", f"the prefetch of {size} bytes is {where}", s, lane)
 
 
 def _check_run(team: Team, s: Any, site: Site, size: int, addresses: tuple[int, ...], lane: int) -> None:

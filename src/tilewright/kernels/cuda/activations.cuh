@@ -1,6 +1,6 @@
 // Activations of fp32 values. How far each is off, epilogue.py says. Every operation is named, so that the compiler
-// fuses none: the same bits in every kernel. Two approximations of the hardware each, and no table; erff of a library
-// would take a branch and twice the operations.
+// fuses none: the same bits in every kernel. One or two approximations of the hardware each, and no table; erff of a
+// library would take a branch and twice the operations.
 #pragma once
 
 #include "base.cuh"
@@ -22,15 +22,17 @@ DEVICE float gelu_tanh(float x) {
     return gated_by(x, __fmul_rn(x, __fmaf_rn(__fmul_rn(x, x), CUBIC, LINEAR)));
 }
 
-// x Phi(x). Of |x| the upper tail 1 - Phi is erfc(|x| / sqrt(2)) / 2, by Abramowitz and Stegun 7.1.26: a polynomial of
-// t = 1 / (1 + p |x| / sqrt(2)) times exp(-x^2 / 2). For x < 0 that is Phi itself, so nothing cancels there.
+// x Phi(x). The upper tail 1 - Phi of a = |x| is 2^P(a), the polynomial of tools/fit_gelu.py, whose last coefficient is
+// below zero: where a is large or infinite the tail is 0. For x < 0 it is Phi itself, so nothing cancels there.
 DEVICE float gelu(float x) {
-    const float t = ptx::rcp_approx_ftz_f32(__fmaf_rn(fabsf(x), 0.231641888f, 1.0f));  // 0.3275911 / sqrt(2)
-    const float power = ptx::ex2_approx_ftz_f32(__fmul_rn(__fmul_rn(x, -0.721347520f), x));  // -log2(e) / 2
-    float sum = __fmaf_rn(0.530702715f, t, -0.726576014f);  // halves of its coefficients, the highest first
-    sum = __fmaf_rn(sum, t, 0.710706871f);
-    sum = __fmaf_rn(sum, t, -0.142248368f);
-    sum = __fmaf_rn(sum, t, 0.127414796f);
-    const float tail = __fmul_rn(__fmul_rn(sum, t), power);
+    const float a = fabsf(x);
+    float exponent = __fmaf_rn(a, -9.99999997e-07f, 4.39175892e-05f);
+    exponent = __fmaf_rn(a, exponent, -0.000814924017f);
+    exponent = __fmaf_rn(a, exponent, 0.00817680266f);
+    exponent = __fmaf_rn(a, exponent, -0.0535184741f);
+    exponent = __fmaf_rn(a, exponent, -0.458710819f);
+    exponent = __fmaf_rn(a, exponent, -1.1512171f);
+    exponent = __fmaf_rn(a, exponent, -0.999991834f);
+    const float tail = ptx::ex2_approx_ftz_f32(exponent);
     return __fmul_rn(x, x < 0.0f ? tail : __fadd_rn(1.0f, -tail));
 }

@@ -23,6 +23,11 @@ constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
 
+// k tiles before a tile's last in which the L2 is asked for what its epilogue reads (fused_arrays.cuh): 12,000 cycles of
+// 256x192, in which DRAM delivers three times what 132 such tiles read of a 16-bit matrix; early enough, and late enough
+// that operands have not driven it out.
+constexpr int FETCH_K_TILES = 8;
+
 // One consumer warp gives a slot back: lane i to peer i, whose rank it holds (cluster.cuh). Its wgmmas on the slot are
 // complete.
 template <class Ring>
@@ -207,6 +212,27 @@ private:
         kept.matrix = tile.matrix();
     }
 
+    // In each of the last k tiles but those that a loop leaves out: a share of this warp's rows of what the epilogue will
+    // read. `Rows` is FusedRows, a parameter so that a plain product's need not have this.
+    template <class Rows, class OutOfShape>
+    DEVICE void fetch_ahead(const OutOfShape& to, const Tile& tile, int32_t k_tile) const {
+        if constexpr (!Fused::IS_PLAIN && Config::SPLIT_K == 1) {
+            if constexpr (Rows::FETCHES) {
+                constexpr int SHARE = Config::WGMMAS_M * STORE_ROWS / FETCH_K_TILES;  // rows
+                const int32_t turn = k_tile + FETCH_K_TILES - num_k_tiles;
+                if (turn < 0 || lane != 0) return;
+                const auto& own = matrix_of(to, batch, tile.matrix());
+                const int32_t column = tile.n / Fused::FOLD;
+                const int32_t tile_end = column + OutOfShape::Shape::COLUMNS;
+                const int32_t first = row_of(tile, turn * SHARE / STORE_ROWS) + turn * SHARE % STORE_ROWS;
+#pragma unroll 1
+                for (int32_t row = first; row < first + SHARE && row < to.m; ++row) {
+                    Rows::fetch(fused, own.member, row, column, tile_end < to.n ? tile_end : to.n);
+                }
+            }
+        }
+    }
+
     // This warp's store slots: for a wide tile, and for a narrow one, once the stores of all wide ones have left them.
     template <class Shape>
     DEVICE uint32_t store_slots() const {
@@ -246,6 +272,7 @@ private:
             release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
+            fetch_ahead<FusedRows>(to, tile, k_tile);
         }
         all_seen();
         ptx::wgmma_wait_group<0>();
@@ -322,6 +349,7 @@ private:
             release(source.ring, previous, lane, lane_peer);
             previous = source.state.index;
             source.state.advance();
+            fetch_ahead<FusedRows>(to, tile, k_tile);
         }
         source.await_slot();
         issue<N, 0, 1, false>(source, rC);

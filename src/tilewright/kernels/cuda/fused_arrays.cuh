@@ -5,10 +5,14 @@
 // Sectors. A paired read of one value for each column is 16 or 32 bytes of four lanes, the same for all eight rows; of
 // a matrix as many in each of eight rows. So 16-bit values would fill half of a 32-byte sector in each access; where
 // rows allow it they are read in chunks of 16 bytes, 64 bytes of each row at once, and exchanged (OfWideMatrix).
+//
+// Time. All CTAs read a matrix at about the same time, when nothing else is left to do but to wait. So the L2 is asked
+// for its rows some k tiles before (fetch_row).
 #pragma once
 
 #include "config.cuh"
 #include "place.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/guarded.cuh"
 #include "ptx/misc.cuh"
 #include "ptx/shuffle.cuh"
@@ -249,6 +253,16 @@ private:
     const int32_t upper_left;
     const int32_t lower_left;
 };
+
+// Asks the L2 for columns column .. end - 1 of a row of a matrix whose columns are contiguous: for the chunks of 16 bytes
+// that lie inside. One lane.
+template <Type TYPE>
+DEVICE void fetch_row(const Array& array, const Member& member, int32_t row, int32_t column, int32_t end) {
+    const uint64_t first = array.base + (array.offset(member) + row * array.pitch + column) * size_of(TYPE);
+    const int32_t before = static_cast<int32_t>(-first % 16);  // of a chunk that is not whole
+    const int32_t bytes = (end - column) * size_of(TYPE) - before;
+    if (bytes >= 16) ptx::cp_async_bulk_prefetch_l2(first + before, static_cast<uint32_t>(bytes / 16 * 16));
+}
 
 // -- steps on a lane's four values: each operation rounded to nearest, none fused that is not named so ----------------
 

@@ -20,4 +20,9 @@ DEVICE void cp_async_bulk_store(uint8_t* target, uint32_t source, uint32_t bytes
                  : "memory");
 }
 
+// PTX ISA, cp.async.bulk.prefetch.L2. One thread; a hint. `source` and `bytes` are multiples of 16.
+DEVICE void cp_async_bulk_prefetch_l2(uint64_t source, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 }  // namespace ptx

@@ -343,6 +343,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "gates of slices gated by their neighbours": (
         "slices, halves", "fused_sums.cu", "static_cast<uint64_t>(out_n) * 4,", "4,"
+    ),
     "the L2 asked for rows below the last": (
         "staggered, what is read fetched ahead", "consumer.cuh", "SHARE && row < to.m", "SHARE"
     ),

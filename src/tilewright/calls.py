@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter
+from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter, asking
 from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
@@ -303,6 +303,8 @@ class Runner(ABC):
 
     def _run_fused(self, epilogue: Epilogue, a: Any, b: Any, out: Any | None) -> Any:
         """run() with an epilogue: its arrays are a part of the layout, their addresses and its numbers of the call."""
+        if not epilogue.steps:
+            return self.run(a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
         if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
@@ -319,7 +321,7 @@ class Runner(ABC):
                 name = f"the array of {step.kind}"
                 if type(array) is not kind:
                     _check_library(adapter, adapter_of(array, name), name)
-                fact, address, own_stream = adapter.described(array, "out" if is_written else name)
+                fact, address, own_stream = adapter.described(array, name, is_written)
                 if own_stream is not None:
                     _check_stream(stream, own_stream, name)
                 facts.append(fact)
@@ -399,7 +401,7 @@ def views_of(
     return (
         _located(backend, adapter, adapter.view(a, "a"), "a"),
         _located(backend, adapter, adapter.view(b, "b"), "b"),
-        None if out is None else _located(backend, adapter, adapter.view(out, "out"), "out"),
+        None if out is None else _located(backend, adapter, adapter.view(out, "out", is_written=True), "out"),
     )
 
 
@@ -413,7 +415,7 @@ def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilog
         if step.kind not in WITHOUT_ARRAY:  # None in place of one is refused as an array
             array, name = step.array, f"the array of {step.kind}"
             _check_library(adapter, adapter_of(array, name), name)
-            view = adapter.view(array, "out" if step.kind in WRITTEN else name)
+            view = adapter.view(array, name, step.kind in WRITTEN)
             views.append(_located(backend, adapter, view, name))
     return Fusing(epilogue.structure, tuple(views))
 
@@ -445,7 +447,7 @@ def _located(backend: Callable[[], Backend], adapter: Adapter, view: View, name:
         raise UnsupportedError(
             asked=f"{name} on {view.location}",
             rule="kernels read and write the GPU's memory",
-            works=(f"pass {name}.cuda()" if adapter.library == "torch" else f"copy {name} to the GPU")
+            works=(f"pass {asking(name, '.cuda()')}" if adapter.library == "torch" else f"copy {name} to the GPU")
             + "; NumPy arrays run in the emulator",
         )
     if view.location.ordinal != UNKNOWN_ORDINAL:

@@ -26,7 +26,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
+from tilewright.plan import ConfigChanges, Plan, checked_changes, checked_flag, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 
@@ -129,9 +129,10 @@ class Dispatcher:
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records and reduction is FAST and inputs is sums is None:
+        if config is None and num_sms is None and use_records is True and reduction is FAST and inputs is sums is None:
             return self._products.run(a, b, out, epilogue=epilogue)  # FAST is what a literal is
-        products = self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums)
+        flag = checked_flag("use_records", use_records)
+        products = self._products_of(config, num_sms, flag, reduction, inputs, sums)
         return products.run(a, b, out, epilogue=epilogue)
 
     @overload
@@ -188,6 +189,9 @@ class Dispatcher:
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
+        use_records = checked_flag("use_records", use_records)
+        if epilogue is not None and not as_epilogue(epilogue).steps:
+            epilogue = None
         if isinstance(a, Problem):
             if any(each is not None for each in (b, out, out_dtype, inputs, sums)):
                 raise UnsupportedError(

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from tilewright import dtypes
 from tilewright.dtypes import DType, DTypeLike
-from tilewright.epilogue_form import Form, check_array_dtypes, check_sums
+from tilewright.epilogue_form import Form, check_array_dtypes, check_kinds, check_sums
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
 
 AMajor = Literal["k", "m"]
@@ -407,9 +407,10 @@ def checked(problem: Problem) -> Problem:
 
 
 def _check_epilogue(problem: Problem, form: Form) -> None:
-    """Raises the refusal of an epilogue of other sums than fp32 or of strange arrays; of a gated one whose columns do
-    not come in pairs, or whose out is written in columns."""
+    """Raises the refusal of an epilogue of other sums than fp32, of steps that are not served, of strange arrays; of a
+    gated one whose columns do not come in pairs, or whose out is written in columns."""
     check_sums(problem.sums)
+    check_kinds(step.kind for step in form.steps)
     check_array_dtypes(form)
     if not form.is_gated:
         return

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter, asking
 from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
+from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
 from tilewright.epilogue import Epilogue, as_epilogue
@@ -256,6 +257,7 @@ class Runner(ABC):
         self._backend = backend
         self._host = host
 
+    @untraced
     def run(self, a: Any, b: Any, out: Any | None = None, *, epilogue: Any | None = None) -> Any:
         """out = a x b on the arrays' device and their library's current stream; returns out before it is written (of
         JAX when it is).
@@ -271,7 +273,10 @@ class Runner(ABC):
             return self._run_fused(as_epilogue(epilogue), a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
-        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+        if adapter is None:
+            adapter_of(a, "a")
+            return self.run(a, b, out)  # anew: a compiler that followed to here is out of the way by now
+        if type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)  # a look-up a type: arrays of several types, and types not met before
         key, addresses, stream = adapter.describe(a, b, out)
         waits = False
@@ -301,13 +306,17 @@ class Runner(ABC):
             self._backend().wait(stream, bound.ordinal)
         return out
 
+    @untraced
     def _run_fused(self, epilogue: Epilogue, a: Any, b: Any, out: Any | None) -> Any:
         """run() with an epilogue: its arrays are a part of the layout, their addresses and its numbers of the call."""
         if not epilogue.steps:
             return self.run(a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
-        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+        if adapter is None:
+            adapter_of(a, "a")
+            return self._run_fused(epilogue, a, b, out)  # as run() does
+        if type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)
         key, addresses, stream = adapter.describe(a, b, out)
         facts: list[Hashable] = [key]
@@ -391,6 +400,7 @@ class Runner(ABC):
         self._lock = threading.Lock()
 
 
+@untraced
 def views_of(
     backend: Callable[[], Backend], adapter: Adapter, a: Any, b: Any, out: Any | None
 ) -> tuple[View, View, View | None]:
@@ -405,6 +415,7 @@ def views_of(
     )
 
 
+@untraced
 def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilogue) -> Fusing:
     """An epilogue with its arrays' metadata.
 

@@ -16,6 +16,7 @@ from typing import Any, overload
 from tilewright import device as devices
 from tilewright import dtypes
 from tilewright.arrays.registry import common_adapter
+from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.calls import BoundPlan, Ledger, Runner, fusing_of, views_of
 from tilewright.config import Config
@@ -93,6 +94,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         _dispatchers.add(self)
 
+    @untraced
     def matmul(
         self,
         a: Any,
@@ -165,6 +167,7 @@ class Dispatcher:
         sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
+    @untraced
     def plan(
         self,
         a: Any,
@@ -214,6 +217,7 @@ class Dispatcher:
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
         return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums, fusing)
 
+    @untraced
     def plan_views(
         self,
         a: View,

@@ -29,7 +29,7 @@ import tilewright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # whose model this is
 
-from llama import MLP, TINY, Block, Sizes, seeded  # noqa: E402
+from llama import MLP, TINY, Block, Sizes, seeded
 
 ROUNDS, REPEATS = 7, 5
 STEPS, RATE = 50, 3e-4

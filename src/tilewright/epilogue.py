@@ -247,7 +247,8 @@ class RowAmax(_Written):
 
 
 class RowSum(_Written):
-    """Stores the sum of each row at this point. Shapes: as RowAmax. The reference has it; no kernel serves it yet."""
+    """Stores the sum of each row at this point. Shapes: as RowAmax. The reference alone has it: see
+    docs/decisions.md."""
 
     kind = "row_sum"
 

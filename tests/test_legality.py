@@ -60,6 +60,7 @@ def test_a_split_has_a_k_tile_for_each_cta() -> None:
         ({"tile_n": 264}, "tile_n = 264"),
         ({"tile_n": 0}, "tile_n = 0"),
         ({"tile_k": 128}, "use 64"),
+        ({"tile_k": 0, "split_k": 2}, "tile_k = 0 of bf16 is not one 128-byte swizzle row"),
         ({"stages": 1}, "stages = 1 is outside 2 .. 32"),
         ({"stages": 5}, "bytes of shared memory; NVIDIA H200 gives a CTA 232448"),
         ({"stages": -4}, "stages = -4"),

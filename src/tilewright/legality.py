@@ -216,7 +216,7 @@ class Rules(Tiling):
             found.append(f"staggered = True keeps rounded 16-bit values, and out is {problem.out_dtype}")
         if self.staggered and problem.k <= self.tile_k:
             found.append(f"staggered = True needs two k tiles or more; k = {problem.k} is one")
-        if self.split_k > 1 and -(-problem.k // self.tile_k) < self.split_k:
+        if self.split_k > 1 and self.tile_k > 0 and -(-problem.k // self.tile_k) < self.split_k:
             tiles = -(-problem.k // self.tile_k)
             found.append(f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} has only {tiles}")
         return found

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tilewright import device
 from tilewright.config import Config
+from tilewright.epilogue import Gated, packed_form
 from tilewright.errors import ConfigError
 from tilewright.problem import Problem, packed
 
@@ -179,6 +180,11 @@ def test_a_cluster_does_not_fit_a_single_sm() -> None:
 )
 def test_the_registers_beside_the_accumulators_depend_on_the_way_out(problem, config: Config, is_legal: bool) -> None:
     assert (config.violations(problem, H200) == ()) is is_legal
+
+
+def test_a_cluster_without_rows_is_refused_beside_a_gate_too() -> None:
+    gated = dataclasses.replace(PROBLEM, epilogue=packed_form(Gated(), 4096, 4096))
+    assert "cluster_m x cluster_n = 0 x 1" in Config(cluster_m=0).violations(gated, H200)[0]
 
 
 def test_check_raises_with_every_reason() -> None:

@@ -174,7 +174,7 @@ class Rules(Tiling):
         if self.split_k > 1:
             forms.append("split_k")
         found = [f"{form}: a gated epilogue needs both halves of a tile's columns in one CTA" for form in forms]
-        step = 16 * self.cluster_m if problem.b_major == "k" else 2 * SWIZZLE_BYTES // problem.dtype.size
+        step = 16 * max(self.cluster_m, 1) if problem.b_major == "k" else 2 * SWIZZLE_BYTES // problem.dtype.size
         if self.tile_n % step:
             found.append(
                 f"tile_n = {self.tile_n} of a gated epilogue is not a multiple of {step}: half of its columns are gates"

@@ -76,10 +76,10 @@ class Step:
         return None
 
     def __or__(self, other: Step | Epilogue) -> Epilogue:
-        return as_epilogue(self) | other
+        return Epilogue((self, *_steps_of(other)))
 
-    def __ror__(self, other: object) -> Epilogue:
-        return as_epilogue(other) | self  # which refuses what is no step and has no | of its own, such as a class
+    def __ror__(self, other: Any) -> Epilogue:
+        return Epilogue((*_steps_of(other), self))  # refuses what is no step and has no | of its own, such as a class
 
 
 @dataclass(frozen=True)
@@ -273,13 +273,14 @@ class Epilogue:
         for step in self.steps:
             if not isinstance(step, Step) or getattr(step, "kind", None) not in KINDS:
                 raise _no_step(step)
-        object.__setattr__(self, "steps", tuple(self.steps))
+        if type(self.steps) is not tuple:
+            object.__setattr__(self, "steps", tuple(self.steps))
 
     def __or__(self, other: Step | Epilogue) -> Epilogue:
-        return Epilogue(self.steps + as_epilogue(other).steps)
+        return Epilogue((*self.steps, *_steps_of(other)))
 
-    def __ror__(self, other: object) -> Epilogue:
-        return as_epilogue(other) | self
+    def __ror__(self, other: Any) -> Epilogue:
+        return Epilogue((*_steps_of(other), *self.steps))
 
     @cached_property
     def arrays(self) -> tuple[Any, ...]:
@@ -306,6 +307,10 @@ def as_epilogue(value: Any) -> Epilogue:
     Raises: UnsupportedError: it is neither.
     """
     return value if isinstance(value, Epilogue) else Epilogue((value,))
+
+
+def _steps_of(value: Any) -> tuple[Any, ...]:
+    return value.steps if isinstance(value, Epilogue) else (value,)
 
 
 def _no_step(value: object) -> UnsupportedError:

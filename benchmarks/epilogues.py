@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import tilewright
+from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.children import Row, rows_of_command, write_rows
 from tilewright.config import Config
 from tilewright.device import preset
@@ -82,7 +83,7 @@ KINDS: dict[str, Kind] = {
     "bias residual": Kind(lambda x: Bias(x["bias"]) | Add(x["c"]), None),
 }
 
-# Each form of the kernel once; gated ones where it serves them.
+# Each form of the kernels once; gated ones where they serve them.
 FORMS: dict[str, Config] = {
     "staggered": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True),
     "staggered, a tail": Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True, tail_n=128),
@@ -92,6 +93,8 @@ FORMS: dict[str, Config] = {
     "one consumer": Config(tile_m=64, tile_n=128, stages=4, consumers=1),
     "swap": Config(tile_m=64, tile_n=64, stages=4, consumers=1, swap=True),
     "split": Config(tile_m=128, tile_n=64, stages=4, split_k=2),
+    "slices": Config(tile_m=128, tile_n=64, stages=4, slices=5, dependent_sums=True),
+    "ampere": AmpereConfig(tile_m=128, tile_n=128, tile_k=64, stages=3),
 }
 CHECKED = ((520, 392, 200), (263, 264, 1032), (300, 277, 136))  # m, n, k; the last has rows that TMA cannot store
 LIMITS_S = {"check": 200.0, "time": 120.0, "layers": 560.0}

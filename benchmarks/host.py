@@ -4,10 +4,10 @@
     PYTHONPATH=src python benchmarks/host.py --leaks        # 10^5 calls as well: 10 s more
     PYTHONPATH=src python benchmarks/host.py --stub         # without one: Python's part, with nothing launched
 
-Two bars: without gradients at most 1.25 times torch's call, through torch.library at most 2 times. Each round times
-all ways in a new order; a ratio is the median over rounds of ours over torch's of the same round. With --stub torch
-computes on the CPU, and nothing is comparable but our own ways among each other. Prints rows as JSON lines; ends with 1
-where a bar is missed.
+Two bars: without gradients at most 1.25 times torch's call; with them, or through torch.library, at most 2 times. Each
+round times all ways in a new order; a ratio is the median over rounds of ours over torch's of the same round. With
+--stub torch computes on the CPU, and nothing is comparable but our own ways among each other. Prints rows as JSON
+lines; ends with 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ BARS: dict[str, tuple[str, float]] = {
     "torch.ops.tilewright.matmul": ("torch.mm", THROUGH),
     "torch.ops.tilewright.linear": ("F.linear", THROUGH),
     "linear that records a gradient": ("F.linear that records a gradient", THROUGH),
+    "torch.ops.tilewright.linear that records": ("F.linear that records a gradient", THROUGH),
     "Linear that records gradients": ("nn.Linear that records gradients", THROUGH),
     "Linear forward and backward": ("nn.Linear forward and backward", THROUGH),
 }
@@ -80,6 +81,7 @@ def ways(device: str, layer: Any) -> dict[str, Callable[[], Any]]:
         "Linear under no_grad": without_gradients(layer),
         "F.linear that records a gradient": lambda: linear(x, wanted),
         "linear that records a gradient": lambda: T.linear(x, wanted),
+        "torch.ops.tilewright.linear that records": lambda: OPS.linear.default(x, wanted),
         "nn.Linear that records gradients": lambda: theirs(x),
         "Linear that records gradients": lambda: layer(x),
         "nn.Linear forward and backward": lambda: theirs(x).backward(grad),
@@ -142,7 +144,7 @@ def stubbed() -> Iterator[None]:
     from unittest import mock
 
     from tilewright.arrays.torch import TorchAdapter
-    from tilewright.frontends.torch import functional, products
+    from tilewright.frontends.torch import eager, products
     from tilewright.tensor import Location, View
 
     seen = TorchAdapter.view
@@ -158,7 +160,7 @@ def stubbed() -> Iterator[None]:
     dispatcher = Dispatcher(Stub)  # type: ignore[arg-type]  # as much of a backend as a launch needs
     with (
         mock.patch.multiple(TorchAdapter, view=view, empty=empty, stream=lambda self, ordinal: 0),
-        mock.patch.multiple(functional, _is_on_gpu=lambda _: True),
+        mock.patch.multiple(eager, is_on_gpu=lambda _: True),
         mock.patch.multiple(products, is_on_gpu=lambda _: True, dispatch=dispatcher),
         mock.patch.object(tilewright, "matmul", dispatcher.matmul),
         mock.patch("tilewright.plan.build", return_value=None),

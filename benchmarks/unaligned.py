@@ -8,8 +8,7 @@ Each part runs in a child process with a time limit. What the table calls the ne
 rounded to the nearest multiple of 16; `repack` is the copy of the operands alone. `--pairs` times each product and its
 neighbour in the same rounds: in `--time`, beside cuBLAS, the two find the card as warm as its cuBLAS leaves it.
 `--variants` times other cuts of the copy (chunks in flight a thread, of a strip, CTAs an SM, waves), and the product
-behind it with and without dependent_launch, and behind the cut that was the default before; and the kernel that copies
-while it multiplies (kernels/overlapped.py), with so much of k copied before it, checked first.
+behind it with and without dependent_launch, and behind the cut that was the default before.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tilewright
-from tilewright.backends.steps import Built, Step, Work
+from tilewright.backends.steps import Step, Work
 from tilewright.bench.cases import unaligned_cases
 from tilewright.bench.children import Row, rows_of_command
 from tilewright.bench.script import main_of_parts
@@ -28,7 +27,7 @@ from tilewright.bench.suite import Shape
 from tilewright.bench.unaligned_report import neighbour
 from tilewright.config import Config
 from tilewright.device import preset
-from tilewright.kernels import overlapped, repack
+from tilewright.kernels import repack
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
 
@@ -49,7 +48,6 @@ VARIED: tuple[Shape, ...] = (
     (2047, 2047, 2047),
     (2049, 2049, 2049),
 )
-HEADS = (0.0, 0.25, 0.5)  # of k, copied before the product that copies the rest on the way
 BEFORE = repack.Shape(chunks=4, strip=4, ctas_per_sm=4, waves=1)  # what the copies were until repack.SHAPE was chosen
 CUTS: tuple[repack.Shape, ...] = (
     repack.SHAPE,  # the first is what runs
@@ -78,17 +76,10 @@ def sources() -> Iterable[Any]:
         is_varied = (problem.m, problem.n, problem.k) in VARIED
         configs = [chosen.config, *([chosen.config.replace(dependent_launch=False)] if is_varied else [])]
         units = [render(chosen.family, solid, config, device) for config in configs]
-        if is_varied:
-            units += overlapped.sources(problem, overlapped_config(chosen.config), device)
         cuts = CUTS if is_varied else CUTS[:1]
         units += [repack.source(problem, device, cut) for cut in cuts] if problem.repacked else []
         found.update({unit.digest("any"): unit for unit in units})
     return found.values()
-
-
-def overlapped_config(config: Config) -> Config:
-    """The config for the kernel that copies on the way: without clusters."""
-    return config.replace(cluster_m=1, cluster_n=1)
 
 
 def check_rows() -> Iterator[Row]:
@@ -177,15 +168,7 @@ def varied(problem: Problem) -> Iterator[Row]:
     }
     operands = problem.repacked
     scratch = works["waiting"].scratch  # the same for all of them
-    config = overlapped_config(make_plan(problem, device=device).config)
-    first, second, third = (build(unit, refuse=True) for unit in overlapped.sources(problem, config, device))
-    on_the_way = {
-        f"overlapped, {head:.0%} before": overlapped.work(
-            problem, config, device, head=head, binaries=(Built(first), Built(second), Built(third))
-        )
-        for head in HEADS
-    }
-    held = Held(cuda, [(problem, work) for work in (works["waiting"], *on_the_way.values())])
+    held = Held(cuda, [(problem, works["waiting"])])
 
     def copies(cut: repack.Shape) -> Step:
         launch = repack.launch(problem, operands, device, shape=cut)
@@ -201,16 +184,10 @@ def varied(problem: Problem) -> Iterator[Row]:
             held.candidate(name, problem, Work(steps=own, scratch=scratch), machine.stream)
             for name, own in steps.items()
         ]
-        verdicts = {}
-        for name, work in on_the_way.items():
-            candidates.append(held.candidate(name, problem, work, machine.stream))
-            verdicts[name] = held.check(problem, candidates[-1])
         rows = interleaved(machine, candidates).rows()
     for row in rows:
         rate = copied_rate(problem, row) if row["candidate"].startswith("repack") else {}
-        verdict = verdicts.get(row["candidate"])
-        told = {"status": "ok"} if verdict is None or verdict.ok else {"status": "wrong", "why": str(verdict)}
-        yield row | rate | told | {"num_sets": held.num_sets}
+        yield row | rate | {"status": "ok", "num_sets": held.num_sets}
 
 
 def facts_rows() -> Iterator[Row]:
@@ -264,7 +241,6 @@ def table(rows: list[Row]) -> list[str]:
     lines += [
         f"{row['m']}x{row['n']}x{row['k']} {row['candidate']:60s} {row['median_us']:8.2f} us"
         + (f" {row['moved_gbps']:6.0f} GB/s" if "moved_gbps" in row else "")
-        + ("" if row["status"] == "ok" else f" {row['status']}: {row.get('why', '')}")
         for row in varied
     ]
     return lines

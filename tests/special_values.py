@@ -53,7 +53,7 @@ def cases() -> dict[str, Special]:
         found[name] = Special(a, b, **types)
         return a, b
 
-    a, b = add("NaN in a row", 136, 72, 136)
+    a, b = add("NaN in a row", 136, 72, 200)  # four k tiles: one for each CTA of a split in four
     a[70, 5] = np.nan
     a, b = add("NaN at the start of a row of 65", 136, 72, 65)  # what lies behind the row before
     a[70, 0] = np.nan

@@ -59,7 +59,6 @@ class AmpereConfig(Config):
 
     family: ClassVar[str] = "ampere"
     reader: ClassVar[str] = "cp.async"
-    steps: ClassVar[frozenset[str]] = Config.steps - {"gated"}
 
     tile_m: int = 128
     tile_n: int = 128
@@ -84,11 +83,13 @@ class AmpereConfig(Config):
     def copy_bytes(self, problem: Problem, operand: str) -> int:
         """Bytes of one cp.async of an operand: the most, of 16, 8 and 4, at whose multiples its pieces begin; 0: none.
 
-        Address, pitch and batch strides decide; rows need not be that long, since the end of one is copied in part.
+        Address, pitch and batch strides decide, and of an n-contiguous b with gates where the other half begins; rows
+        need not be that long, since the end of one is copied in part.
         """
         rows, _ = problem.rows_of(operand)
         pitches = (getattr(problem, f"{operand}_pitch"),) if rows > 1 else ()
-        strides = (*pitches, *getattr(problem, f"{operand}_batch"))
+        halves = (problem.n // 2,) if operand == "b" and self._has_halves_in_rows(problem) else ()
+        strides = (*pitches, *getattr(problem, f"{operand}_batch"), *halves)
         common = math.gcd(getattr(problem, f"{operand}_align_bytes"), *(step * problem.dtype.size for step in strides))
         return next((size for size in COPY_BYTES if common % size == 0), 0)
 
@@ -96,6 +97,8 @@ class AmpereConfig(Config):
         """Whether the rows of an operand end where a piece of copy_bytes() does: each piece is there whole or not at
         all."""
         _, row = problem.rows_of(operand)
+        if operand == "b" and self._has_halves_in_rows(problem):
+            row //= 2
         return row * problem.dtype.size % max(self.copy_bytes(problem, operand), 1) == 0
 
     def beside_copies(self) -> Config:
@@ -154,7 +157,20 @@ class AmpereConfig(Config):
 
     def store_warp_bytes(self, problem: Problem) -> int:
         """Bytes through which a warp stores: 16 rows of its part of the tile."""
-        return STORE_ROWS * self.warp_n * self.computed(problem).out_dtype.size
+        return STORE_ROWS * self.stored_columns(problem) * self.computed(problem).out_dtype.size
+
+    def stored_columns(self, problem: Problem) -> int:
+        """Columns of out that a warp stores: all that it multiplies, or half of them where two make one of out."""
+        return self.warp_n // 2 if self.sliced(problem).gates else self.warp_n
+
+    def _has_halves_in_rows(self, problem: Problem) -> bool:
+        """Whether gates are one half of each row of b, and what they gate the other."""
+        return problem.b_major == "n" and self.sliced(problem).gates == "halves"
+
+    def b_fold(self, problem: Problem) -> int:
+        """2 where columns of b that gate and those that they gate come into a tile in turns (tile_copy.cuh), else 1:
+        every second column of rows of n lies beside the first in one piece of any copy."""
+        return 2 if problem.gates and (problem.b_major == "k" or problem.gates == "halves") else 1
 
     def ctas_per_sm(self, problem: Problem, device: Device) -> int:
         """CTAs of one kernel that an SM has room for, were each thread to have as many registers as it may."""
@@ -226,8 +242,21 @@ class AmpereConfig(Config):
             ]
         return []
 
+    def _gated_violations(self, problem: Problem) -> list[str]:
+        if self._has_halves_in_rows(problem) and problem.n // 2 * problem.dtype.size % COPY_BYTES[-1]:
+            return [
+                f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
+                f"{COPY_BYTES[-1]} bytes, and cp.async copies no 2; use a k-contiguous b"
+            ]
+        return []
+
     def _problem_violations(self, problem: Problem) -> list[str]:
         found = self._step_violations(problem)
+        if problem.gates and problem.out_dtype.size == FP32.size and problem.out_major == "n" and self.warp_n % 64:
+            found.append(
+                f"warp_n = {self.warp_n} of a gated epilogue with an fp32 out is not a multiple of 64: fp32 leaves in "
+                "blocks of 32 columns, and two make one; use fewer warps_n, or a larger tile_n"
+            )
         size = problem.dtype.size
         panel = PANEL_BYTES // size
         for operand, name in (("a", "m"), ("b", "n")):

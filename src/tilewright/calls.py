@@ -270,7 +270,7 @@ class Runner(ABC):
         Cost: under 4 us over the backend's own launch for torch tensors that were met before.
         """
         if epilogue is not None:
-            return self._run_fused(as_epilogue(epilogue), a, b, out)
+            return self._run_fused(epilogue if type(epilogue) is Epilogue else as_epilogue(epilogue), a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
         if adapter is None:
@@ -322,22 +322,24 @@ class Runner(ABC):
         facts: list[Hashable] = [key]
         further: list[int] = []
         written: list[Any] = []
+        has_numbers = False
         for step in epilogue.steps:
-            facts.append(step.kind)
-            facts.append(step.option)
-            if (array := step.array) is not None:
-                is_written = step.kind in WRITTEN
-                name = f"the array of {step.kind}"
-                if type(array) is not kind:
-                    _check_library(adapter, adapter_of(array, name), name)
-                fact, address, own_stream = adapter.described(array, name, is_written)
-                if own_stream is not None:
-                    _check_stream(stream, own_stream, name)
-                facts.append(fact)
-                facts.append(address & ADDRESS_MASK)
-                further.append(address)
-                if is_written:
-                    written.append(array)
+            if step.number is not None:
+                has_numbers = True
+            if (array := step.array) is None:
+                facts += (step.kind, step.option)
+                continue
+            is_written = step.kind in WRITTEN
+            name = f"the array of {step.kind}"
+            if type(array) is not kind and BY_TYPE.get(type(array)) is not adapter:
+                _check_library(adapter, adapter_of(array, name), name)
+            fact, address, own_stream = adapter.described(array, name, is_written)
+            if own_stream is not None:
+                _check_stream(stream, own_stream, name)
+            facts += (step.kind, step.option, fact, address & ADDRESS_MASK)
+            further.append(address)
+            if is_written:
+                written.append(array)
         key = tuple(facts)
         if stream is not None and not adapter.names_device:
             key = (key, *(ordinal_of(self._backend(), address) for address in (*addresses, *further)))
@@ -349,7 +351,7 @@ class Runner(ABC):
             addresses = (*addresses, address)
         else:
             written.append(out)
-        addresses = (*addresses, *further, *epilogue.numbers)
+        addresses = (*addresses, *further, *epilogue.numbers) if has_numbers else (*addresses, *further)
         call = bound.calls.get(addresses)
         if stream is None:
             stream = adapter.stream(bound.ordinal)
@@ -357,7 +359,7 @@ class Runner(ABC):
             bound.enqueue(addresses, adapter, stream)
         else:
             bound.launch(call, stream)
-        if adapter.written is not None and written:
+        if written and adapter.written is not None:
             adapter.written(tuple(written))
         if adapter.waits:
             self._backend().wait(stream, bound.ordinal)

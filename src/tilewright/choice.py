@@ -58,7 +58,8 @@ def choose(
     """
     unusable = ""
     plain = dataclasses.replace(problem, epilogue=None)  # records are of plain products
-    wants_records = use_records and settings.USE_RECORDS.read()
+    is_like_plain = not problem.gates or problem.out_major == "n"  # else the plain one is computed transposed
+    wants_records = use_records and is_like_plain and settings.USE_RECORDS.read()
     if wants_records:
         record = records.lookup(plain, device, num_sms, reduction)
         if record is not None:

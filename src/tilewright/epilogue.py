@@ -129,8 +129,9 @@ class _Vector(Step):
     per: Per = "column"
 
     def __post_init__(self) -> None:
-        _checked_array(self.kind, self.vector)
-        _checked_word("per", self.per, ("column", "row"))
+        if self.vector is None or self.per is not _Vector.per:  # most calls make a value anew, of the default
+            _checked_array(self.kind, self.vector)
+            _checked_word("per", self.per, ("column", "row"))
 
     @property
     def option(self) -> str:  # type: ignore[override]

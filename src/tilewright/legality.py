@@ -160,16 +160,11 @@ class Rules(Tiling):
             for step in form.steps
             if step.kind not in self.steps
         ]
-        if self.slices > 1:
-            found.append(
-                f"slices = {self.slices} are rounded where they are added up, by a kernel without epilogues; "
-                "use split_k"
-            )
-        if form.is_gated:
-            found += self._gated_violations(problem, form.split)
+        if form.is_gated and self.slices == 1:  # sums of slices are gated where they are added up
+            found += self._gated_violations(problem)
         return found
 
-    def _gated_violations(self, problem: Problem, split: str) -> list[str]:
+    def _gated_violations(self, problem: Problem) -> list[str]:
         forms = [form for form in ("swap", "tail_n") if getattr(self, form)]
         if self.split_k > 1:
             forms.append("split_k")
@@ -179,16 +174,7 @@ class Rules(Tiling):
             found.append(
                 f"tile_n = {self.tile_n} of a gated epilogue is not a multiple of {step}: half of its columns are gates"
             )
-        if problem.b_major == "n" and split == "interleaved":
-            found.append(
-                "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
-            )
-        if problem.b_major == "n" and problem.n // 2 * problem.dtype.size % TMA_ALIGNMENT_BYTES:
-            found.append(
-                f"the second half of an n-contiguous b begins {problem.n // 2} elements on, which is no multiple of "
-                f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
-            )
-        return found
+        return [*found, *problem.gate_refusals]
 
     def _problem_violations(self, problem: Problem) -> list[str]:
         if not problem.is_for_wgmma:

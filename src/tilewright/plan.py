@@ -142,7 +142,8 @@ class Plan(Runner):
     def sums_binary(self) -> Binary:
         """The compiled sum of slices, where there are such. Cost and what it raises: as `binary`."""
         if self._sums_binary is None:
-            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=True)
+            refuse = self._kernel_problem.epilogue is None  # as of the product's kernel
+            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=refuse)
         return self._sums_binary
 
     @property
@@ -225,7 +226,7 @@ class Plan(Runner):
         """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
         problem = _kernel_problem(self.problem, copied)
         arguments = self.family.arguments(problem, self.config, self.launch)
-        if self.problem.out_major == "m":
+        if problem.out_major != self.problem.out_major:
             arguments = with_inputs_exchanged(arguments)
         names = {name: repack.scratch_name(name) for name in copied}
         if has_no_sums(self.problem):

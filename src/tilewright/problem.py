@@ -188,7 +188,31 @@ class Problem:
     @property
     def out_n(self) -> int:
         """Columns of out: n, or half of them where an epilogue gates one half by the other."""
-        return self.n // 2 if self.epilogue is not None and self.epilogue.is_gated else self.n
+        return self.n // 2 if self.gates else self.n
+
+    @property
+    def gates(self) -> str:
+        """How columns that an epilogue gates lie, "interleaved" or "halves"; "" where none is gated."""
+        return "" if self.epilogue is None else self.epilogue.split
+
+    @property
+    def gate_refusals(self) -> tuple[str, ...]:
+        """Why the Hopper kernel cannot gate these columns, whatever the config; () where it can, or has not to."""
+        if not self.gates:
+            return ()
+        found = []
+        if self.out_major == "m":
+            found.append("it gates columns of an out whose rows are contiguous")
+        if self.b_major == "n" and self.gates == "interleaved":
+            found.append(
+                "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
+            )
+        elif self.b_major == "n" and self.n // 2 * self.dtype.size % TMA_ALIGNMENT_BYTES:
+            found.append(
+                f"the second half of an n-contiguous b begins {self.n // 2} elements on, which is no multiple of "
+                f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
+            )
+        return tuple(found)
 
     @property
     def flops(self) -> int:
@@ -258,8 +282,9 @@ class Problem:
 
     @property
     def row_major(self) -> Problem:
-        """The same product with a row-major out: what kernels are chosen for."""
-        return self if self.out_major == "n" else self.transposed
+        """The same product with a row-major out: what kernels are chosen for. One that gates columns is itself: they
+        would be rows."""
+        return self if self.out_major == "n" or self.gates else self.transposed
 
     @property
     def transposed(self) -> Problem:
@@ -408,23 +433,15 @@ def checked(problem: Problem) -> Problem:
 
 def _check_epilogue(problem: Problem, form: Form) -> None:
     """Raises the refusal of an epilogue of other sums than fp32, of steps that are not served, of strange arrays; of a
-    gated one whose columns do not come in pairs, or whose out is written in columns."""
+    gated one whose columns do not come in pairs."""
     check_sums(problem.sums)
     check_kinds(step.kind for step in form.steps)
     check_array_dtypes(form)
-    if not form.is_gated:
-        return
-    if problem.n % 2:
+    if form.is_gated and problem.n % 2:
         raise ShapeError(
             asked=f"a gated epilogue of n = {problem.n} columns",
             rule="half of the columns are gates and half are gated",
             works="pass a b with an even number of columns",
-        )
-    if problem.out_major == "m":
-        raise LayoutError(
-            asked="a gated epilogue with a column-major out",
-            rule="kernels gate columns of a row-major out",
-            works="pass an out whose rows are contiguous",
         )
 
 

@@ -66,10 +66,13 @@ class Tiling:
 
         Shapes: a (slices, m, k / slices) and b (slices, k / slices, n), the next slice so far along k; out (slices, m,
         n) in fp32, of int8 in int32, its rows as those of the problem's own, but each at a multiple of 16 bytes, with
-        free bytes behind.
+        free bytes behind. An epilogue follows their sums: they have none, and are row-major where it gates columns.
         """
         if self.slices < 2 or problem.batch:
             return problem
+        if problem.epilogue is not None:
+            out_major = "n" if problem.gates else problem.out_major
+            problem = dataclasses.replace(problem, epilogue=None, out_major=out_major)
         k = problem.k // self.slices
         rows, extent = problem.rows_of("out")
         pitch = -(-extent * FP32.size // TMA_ALIGNMENT_BYTES) * TMA_ALIGNMENT_BYTES // FP32.size
@@ -94,11 +97,12 @@ class Tiling:
         return sliced.batch[0] * sliced.out_batch[0] * FP32.size
 
     def computed(self, problem: Problem) -> Problem:
-        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`. What this
-        config, its family and the model say about sizes, majors and tiles is about this one; computed() of it is
-        itself."""
+        """The product as the kernel computes it: its slices; out row-major, or column-major with `swap`; as it is where
+        columns are gated. What this config, its family and the model say about sizes, majors and tiles is about this
+        one; computed() of it is itself."""
         problem = self.sliced(problem)
-        return problem if problem.out_major == ("m" if self.swap else "n") else problem.transposed
+        is_kept = problem.gates or problem.out_major == ("m" if self.swap else "n")
+        return problem if is_kept else problem.transposed
 
     def needs_bytes(self, problem: Problem, operand: str) -> int:
         """The bytes of which the address of "a" or "b" has to be a multiple, so that the kernel reads it where it lies;
@@ -146,8 +150,7 @@ class Tiling:
 
     def _b_extent(self, problem: Problem) -> int:
         """Columns of a tile that one tensor map of b brings."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return self.tile_n // 2 if is_gated else self.tile_n
+        return self.tile_n // 2 if self.sliced(problem).gates else self.tile_n
 
     def share(self, problem: Problem, operand: str) -> float:
         """The part of a tile of "a" or "b" that the busiest CTA of its sharers loads."""
@@ -374,8 +377,7 @@ class Tiling:
     def stored_columns(self, problem: Problem) -> int:
         """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
         blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
-        is_gated = problem.epilogue is not None and problem.epilogue.is_gated
-        return 8 * -(-self.stored_n // 16) if is_gated else self.stored_n
+        return 8 * -(-self.stored_n // 16) if self.sliced(problem).gates else self.stored_n
 
 
 def busiest_rows(extent: int, shares: int, box_rows: int) -> int:

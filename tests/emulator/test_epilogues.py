@@ -38,6 +38,7 @@ BF16, FP16, FP32 = ml_dtypes.bfloat16, np.float16, np.float32
 PATTERN = 3  # of padding that must survive
 SMALL = Config(tile_m=64, tile_n=32, consumers=1, stages=2)
 AMPERE = AmpereConfig(tile_m=64, tile_n=64, tile_k=32, warps_m=2, warps_n=2, stages=3)
+SLICED = SMALL.replace(tile_n=64, slices=3, dependent_sums=True)
 STAGGERED = Config(tile_m=128, tile_n=40, consumers=1, stages=2, staggered=True, store_slots=1)
 
 
@@ -171,6 +172,76 @@ CASES: dict[str, Case] = {
         kind=FP32,
         out_kind=FP32,
     ),
+    "Ampere, halves": Case(
+        AMPERE,
+        lambda: Bias(values(70)) | Aux(padded(72, 70, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 35)),
+        n=70,  # so the second half begins at an odd column
+        device="rtx3090",
+    ),
+    "Ampere, halves of rows of k": Case(
+        AMPERE.replace(tile_n=128),
+        lambda: Gated("gelu_tanh", "halves") | RowAmax(values(2, 40, kind=FP32)),
+        m=40,
+        n=140,  # pieces of 4 bytes; fp32 leaves 32 columns at a time
+        b_major="n",
+        out_kind=FP32,
+        batch=(2,),
+        b_is_batched=True,
+        schedule="eager",
+        device="a100",
+    ),
+    "Ampere, neighbours in rows of k": Case(
+        AMPERE,
+        lambda: Bias(values(74)) | Gated("gelu", "interleaved") | Bias(values(72), "row"),
+        n=74,
+        b_major="n",
+        schedule="random",
+        device="rtx4090",
+    ),
+    "Ampere, a column-major out": Case(
+        AMPERE,
+        lambda: Bias(values(70)) | Scale(values(72), "row") | Gated("silu", "interleaved") | Add(values(72, 35)),
+        n=70,
+        kind=FP16,
+        out_kind=FP16,
+        out_is_transposed=True,
+        schedule="random",
+        device="a100",
+    ),
+    "Ampere, a ragged column-major out, tf32": Case(
+        AMPERE.replace(tile_k=16, tile_n=96, warps_n=1),
+        lambda: Gated("relu", "halves") | Beta(0.5, values(71, 37, pitch=39)),
+        m=71,
+        n=74,
+        kind=FP32,
+        out_kind=FP32,
+        out_is_transposed=True,
+    ),
+    "slices": Case(
+        SLICED,
+        lambda: Alpha(0.5) | Beta(-0.25, values(72, 39, pitch=43)) | Scale(values(72), "row") | Aux(padded(72, 39)[1]),
+        n=39,
+        k=192,
+        num_sms=4,
+    ),
+    "slices, halves": Case(
+        SLICED,
+        lambda: Bias(values(70)) | Gated("silu", "halves") | RowAmax(values(72, kind=FP32)) | Add(values(72, 35)),
+        n=70,
+        k=192,
+        num_sms=4,
+        schedule="random",
+    ),
+    "slices, Ampere, interleaved to a column-major out": Case(
+        AMPERE.replace(slices=2),
+        lambda: Aux(padded(72, 70, gap=2)[1]) | Gated("gelu", "interleaved") | Bias(values(72), "row"),
+        n=70,
+        k=128,
+        out_is_transposed=True,
+        num_sms=4,
+        schedule="eager",
+        device="a100",
+    ),
     "a column-major out": Case(
         SMALL, lambda: Bias(values(40)) | Add(values(72, 40)) | Scale(values(72), "row"), out_is_transposed=True
     ),
@@ -220,6 +291,29 @@ def test_every_form_of_the_kernel_applies_the_steps_in_order(name: str) -> None:
     assert verdict(CASES[name]) == ""
 
 
+@pytest.mark.parametrize(
+    ("b_major", "split", "out_is_transposed", "out_kind"),
+    [
+        ("k", "halves", False, BF16),
+        ("n", "interleaved", False, FP16),
+        ("n", "halves", True, BF16),
+        ("k", "interleaved", True, FP32),
+    ],
+)
+def test_whole_gated_tiles_of_the_ampere_family_meet_no_bank_twice(
+    b_major: str, split: Any, out_is_transposed: bool, out_kind: Any
+) -> None:
+    """Slots of 16 columns, an odd row of 8 lanes, and columns of 16 rows; ragged ends are row_store.cuh's."""
+    kind = BF16 if out_kind is FP32 else out_kind
+    a, b, _, _ = operands(Case(AMPERE, Relu, 64, 64, 64, b_major=b_major, kind=kind, out_kind=out_kind))
+    out = np.empty((32, 64), out_kind).T if out_is_transposed else np.empty((64, 32), out_kind)
+    emulator = Emulator("a100", checks=False, banks=True)
+    emulator.matmul(a, b, out, config=AMPERE, epilogue=Gated("silu", split))
+    assert emulator.report is not None
+    assert check(a, b, out, dtypes.by_name(out.dtype), epilogue=Gated("silu", split)).ok
+    assert not [site for site, (took, needed) in emulator.report.banks.items() if took != needed]
+
+
 # What a mutant changes in which case. A file of kernels/cuda, what stands there, and what shall.
 MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "row vectors of the next warp's rows": (
@@ -233,6 +327,18 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "pairs of another lane": ("a narrow tail", "fused_arrays.cuh", "words[i + 2], 2)", "words[i + 2], 1)"),
     "gates gated by themselves": ("halves", "producer.cuh", "SWIZZLE_BYTES, other,", "SWIZZLE_BYTES, map,"),
+    "columns that gate in the place of what they gate": (
+        "Ampere, halves", "tile_copy.cuh", "part(row()) * further", "(1 - part(row())) * further"
+    ),
+    "neighbours of the other row": (
+        "Ampere, neighbours in rows of k", "warp_finish.cuh", "lane / 2 % 2 == 1, 2)", "lane / 2 % 2 == 1, 4)"
+    ),
+    "rows of a column that another lane has": (
+        "Ampere, a column-major out", "warp_store.cuh", "ptx::prmt<0x3276>", "ptx::prmt<0x5410>"
+    ),
+    "gates of slices gated by their neighbours": (
+        "slices, halves", "fused_sums.cu", "static_cast<uint64_t>(out_n) * 4,", "4,"
+    ),
     "columns of the whole tile": ("split", "consumer.cuh", "+ reduction.first_column());", ");"),
 }  # fmt: skip
 
@@ -273,11 +379,12 @@ def test_with_a_beta_of_zero_c_is_not_read(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_c_may_be_out_itself_and_nothing_else_may_overlap_it() -> None:
     a, b = values(72, 72, seed=2), values(39, 72, seed=3).T
-    out = values(72, 39, pitch=40)
-    before = out.copy()
-    emulator = Emulator()
-    emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out) | Add(out))
-    assert check(a, b, out, dtypes.BF16, epilogue=Beta(0.5, before) | Add(before)).ok
+    for config in (SMALL, SLICED):
+        out = values(72, 39, pitch=40)
+        before = out.copy()
+        emulator = Emulator()
+        emulator.matmul(a, b, out, config=config, num_sms=2, epilogue=Beta(0.5, out) | Add(out))
+        assert check(a, b, out, dtypes.BF16, epilogue=Beta(0.5, before) | Add(before)).ok
     with pytest.raises(LayoutError, match="out itself"):
         emulator.matmul(a, b, out, config=SMALL, num_sms=2, epilogue=Beta(0.5, out[::-1][::-1]) | Bias(out[0]))
 
@@ -315,7 +422,6 @@ def test_infinities_and_nan_behave_as_in_the_reference() -> None:
 def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
     a, b = values(72, 256, seed=2), values(48, 256, seed=3).T
     for config, epilogue, reason in (
-        (SMALL.replace(slices=2), Relu(), "use split_k"),
         (SMALL.replace(swap=True, tile_n=16), Gated(), "both halves"),
         (SMALL.replace(tile_n=24), Gated(), "multiple of 16"),
     ):
@@ -324,8 +430,8 @@ def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
     n_contiguous = np.ascontiguousarray(b)
     with pytest.raises(ConfigError, match="interleaved"):
         Emulator().plan(a, n_contiguous, config=SMALL.replace(tile_n=128), epilogue=Gated("silu", "interleaved"))
-    long = Emulator().plan(values(64, 16384), values(64, 16384).T, epilogue=Gelu())
-    assert long.config.slices == 1
+    with pytest.raises(ConfigError, match="contiguous"):
+        Emulator().plan(a, b, np.empty((24, 72), BF16).T, config=SMALL, epilogue=Gated())
     plan = Emulator().plan(a, b, epilogue=Bias(values(48)))
     with pytest.raises(LayoutError, match="no epilogue"):
         plan.run(a, b)

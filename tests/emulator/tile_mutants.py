@@ -46,8 +46,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             PRODUCER,
-            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); gate.await(k); {_PUT}",
-            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling); gate.await(k);",
+            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); {_PUT}",
+            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling);",
         ),
         by="data race",
     ),

@@ -32,7 +32,7 @@ from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.problem import Problem, packed
 
-H200 = device.preset("h200")
+H200, A100 = device.preset("h200"), device.preset("a100")
 SQUARE = packed(4096, 4096, 4096)
 WIDEST = Config(tile_m=256, tile_n=200, stages=3, store_slots=1, staggered=True)
 
@@ -60,6 +60,10 @@ NEAR_THE_LIMIT: dict[str, tuple[Problem, Config]] = {
         ),
         Config(tile_m=64, tile_n=256, consumers=1, stages=4),
     ),
+    "Ampere, gated": (
+        after(packed(4096, 4096, 4096, b_major="n", out_major="m"), Bias("bf16") | Gated("gelu", "interleaved")),
+        AmpereConfig(tile_m=256, tile_n=128, tile_k=64, stages=3, warps_m=4),
+    ),
     "Ampere": (after(SQUARE, Bias("bf16") | Gelu() | Add("bf16")), AmpereConfig(tile_m=128, tile_n=128)),
 }
 
@@ -67,7 +71,7 @@ NEAR_THE_LIMIT: dict[str, tuple[Problem, Config]] = {
 @pytest.mark.parametrize("name", NEAR_THE_LIMIT)
 def test_no_kernel_near_the_limit_of_registers_spills_or_serialises(name: str) -> None:
     problem, config = NEAR_THE_LIMIT[name]
-    own = device.preset("a100") if isinstance(config, AmpereConfig) else H200
+    own = A100 if isinstance(config, AmpereConfig) else H200
     assert config.violations(problem, own) == ()
     binary = build(render(family_of(config), problem, config, own))
     assert (binary.resources.spill_store_bytes, binary.warnings) == (0, ())
@@ -105,6 +109,25 @@ def test_the_columns_that_are_gated_have_a_map_of_their_own(split: str, offset: 
     assert gates.tensor_map.extents == (4096, 2048)
     assert gates.tensor_map.pitches_bytes == (2 * pitch,)
     assert gates.tensor_map.box == (64, 96)
+
+
+def test_what_tma_cannot_part_or_store_of_a_gated_product_the_ampere_family_computes() -> None:
+    """A column-major out, every second column of an n-contiguous b, halves of one off 16 bytes; none is transposed."""
+    for split, n, majors, reason in (
+        ("halves", 64, {"out_major": "m"}, "rows are contiguous"),
+        ("interleaved", 64, {"b_major": "n"}, "no rows that TMA reads"),
+        ("halves", 72, {"b_major": "n"}, "begins 36 elements on"),
+    ):
+        problem = after(packed(64, n, 128, **majors), Gated("silu", split))  # type: ignore[arg-type]
+        found = plan(problem, device=H200)
+        assert isinstance(found.config, AmpereConfig)
+        assert found.config.computed(problem) is problem
+        assert any(reason in each for each in Config().violations(problem, H200))
+    odd = after(packed(64, 66, 128, b_major="n"), Gated("silu", "halves"))
+    (reason,) = AmpereConfig(tile_m=64).violations(odd, A100)
+    assert "33 elements on, which is no multiple of 4 bytes" in reason
+    (reason,) = AmpereConfig(warps_n=4).violations(after(packed(64, 64, 64, out_dtype="fp32"), Gated()), A100)
+    assert "warp_n = 32 of a gated epilogue with an fp32 out is not a multiple of 64" in reason
 
 
 def test_the_parameter_says_how_far_each_array_reaches_and_what_is_moved() -> None:

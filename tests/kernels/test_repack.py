@@ -97,7 +97,7 @@ def test_bytes_of_rows_that_are_all_the_same_are_read_once() -> None:
     problem = packed(4095, 4095, 4095, padded=False)
     assert repack.moved_bytes(problem, ("a", "b")) == (2 * 4095 * 8190, 2 * 4095 * 8190)
     assert repack.moved_bytes(dataclasses.replace(problem, a_pitch=0), ("a",)) == (8190, 4095 * 8190)
-    assert repack_us(problem, ("a", "b"), H200) == pytest.approx(28.75 / 0.88 + 1.5 + H200.launch_us, rel=0.001)
+    assert repack_us(problem, ("a", "b"), H200) == pytest.approx(28.75 / 0.84 + 1.4 + H200.launch_us, rel=0.001)
 
 
 extents = st.one_of(st.integers(1, 600), st.integers(1, MAX_EXTENT))

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import tilewright
 from tilewright import device
-from tilewright.backends.base import IntArgument, MapArgument, PointerArgument
+from tilewright.backends.base import IntArgument, MapArgument, PointerArgument, StructArgument
 from tilewright.config import Config
+from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step, packed_form
 from tilewright.errors import ConfigError
 from tilewright.jit.build import build
 from tilewright.kernels import product, repack, sums
@@ -34,14 +36,40 @@ def test_the_kernel_neither_spills_nor_leaves_a_cta_out(out_dtype: str) -> None:
     assert resources.registers * sums.THREADS * sums.CTAS_PER_SM <= 65536
 
 
-def test_every_thread_waits_for_the_product_before_it_reads_and_reads_what_was_just_written() -> None:
+GATED = dataclasses.replace(
+    packed(64, 60, 4096),
+    out_pitch=30,
+    epilogue=packed_form(
+        Bias("fp32") | Scale("bf16", per="row") | Gated("gelu") | Add("bf16") | RowAmax("fp32"), 64, 60
+    ),
+)
+
+
+@pytest.mark.parametrize("problem", [packed(64, 64, 4096), GATED], ids=str)
+def test_every_thread_waits_for_the_product_before_it_reads_and_reads_what_was_just_written(problem: Problem) -> None:
     """B064, B065. The read-only way (ld.global.nc) may have the line from before the wait."""
-    ptx = build(sums.source(packed(64, 64, 4096), H200)).ptx
+    binary = build(sums.source(problem, H200))
+    ptx, resources = binary.ptx, binary.resources
+    assert (resources.spill_store_bytes, resources.stack_bytes) == (0, 0)
+    assert resources.registers * sums.THREADS * sums.CTAS_PER_SM <= 65536
     body = [line.strip() for line in ptx[ptx.index(".entry") :].splitlines()]
     wait = body.index("griddepcontrol.wait;")
     assert not any(re.search(r"\b(ld|st)\.\S*global|^(@\S+\s+)?(bra|ret)\b", line) for line in body[:wait])
     assert "ld.global.nc" not in ptx
-    assert "ld.global.cs.v4" in ptx
+    assert "ld.global.cs.v" in ptx
+
+
+@pytest.mark.parametrize("card", ["h200", "a100"])
+@pytest.mark.parametrize("epilogue", [Bias("bf16"), Gated("silu", "interleaved")], ids=str)
+def test_an_epilogue_is_that_of_the_sums_and_its_product_keeps_its_slices(card: str, epilogue: Step) -> None:
+    problem = packed(256, 256, 65536, b_major="n")
+    problem = dataclasses.replace(problem, epilogue=packed_form(epilogue, 256, 256))
+    found = tilewright.plan(problem, device=card)
+    assert found.config.slices > 1
+    assert found.config.sliced(problem).epilogue is None
+    first, second = found.work.steps
+    assert [isinstance(each, StructArgument) for each in (first.arguments[-1], second.arguments[-1])] == [False, True]
+    assert second.launch.grid == min(found.device.num_sms * 4, 16 * 32 // 4 // (1 if problem.out_n == 256 else 2))
 
 
 @pytest.mark.parametrize("a_major", ["k", "m"])

@@ -107,9 +107,10 @@ class TorchAdapter(Adapter):
                 raise _records_gradients([name], name)
             if self._forward._current_level >= 0:
                 self._check_tangent(name, array)
-            if array.is_neg():
+            dtype = array.dtype
+            if dtype is not self._bf16 and array.is_neg():  # as in describe()
                 self.view(array, name)
-            return (array.shape, array.stride(), array.dtype, array.get_device()), array.data_ptr(), None
+            return (array.shape, array.stride(), dtype, array.get_device()), array.data_ptr(), None
         except RuntimeError:  # as in describe()
             self.view(array, name)
             raise

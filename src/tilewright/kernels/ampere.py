@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -80,6 +81,7 @@ class AmpereFamily:
         """The rendered header by path: struct Config. There is no wait to be limited."""
         own = own_config(config, AmpereConfig)
         problem = own.computed(problem)
+        slots = dataclasses.replace(problem, out_major="n")  # as wide where they leave in columns
         constants: dict[str, int | bool | str] = {
             "TILE_M": own.tile_m,
             "TILE_N": own.tile_n,
@@ -106,9 +108,12 @@ class AmpereFamily:
             "B_COPY_BYTES": own.copy_bytes(problem, "b"),
             "A_IN_PIECES": own.is_in_pieces(problem, "a"),
             "B_IN_PIECES": own.is_in_pieces(problem, "b"),
+            "B_FOLD": own.b_fold(problem),
+            "B_STEP": 2 if own.b_fold(problem) == 2 and problem.gates == "interleaved" else 1,
             "BATCH_DIMS": batch_dims(problem),
             "OUT_IN_CHUNKS": problem.out_through_tma,  # TMA's rule: whole chunks of 16 bytes, or padding behind a row
-            "STORE_COLUMNS": store_columns(problem, own.warp_n),
+            "OUT_TRANSPOSED": problem.out_major == "m",  # a gated one: any other is computed as its transpose
+            "STORE_COLUMNS": store_columns(slots, own.stored_columns(problem)),
             "STORE_WARP_BYTES": own.store_warp_bytes(problem),
             "SMEM_BYTES": own.smem_bytes(problem),
         }
@@ -150,7 +155,8 @@ class AmpereFamily:
         )
         if own.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
-        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
+        is_exchanged = problem.out_major != own.sliced(given).out_major
+        return with_inputs_exchanged(arguments) if is_exchanged else arguments
 
 
 AMPERE = AmpereFamily()

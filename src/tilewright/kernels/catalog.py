@@ -17,7 +17,7 @@ LADDER: tuple[Family, ...] = RUNGS
 AMPERE_LADDER: tuple[Family, ...] = AMPERE_RUNGS
 
 # The one family that a choice is made from, by compute capability: of products that hopper_gemm.cu computes, and of the
-# others. What a caller may force besides, violations() says.
+# others, among them gated ones that TMA cannot part or store. What a caller may force besides, violations() says.
 _OFFERED: dict[tuple[int, int], tuple[Family, Family]] = {
     (9, 0): (HOPPER, AMPERE),
     (8, 0): (AMPERE, AMPERE),
@@ -46,8 +46,8 @@ def offered(device: Device, problem: Problem) -> Family | None:
     """The production family of a product on a device; None where there is none."""
     if device.sm not in _OFFERED:
         return None
-    of_16_bits, of_others = _OFFERED[device.sm]
-    return of_16_bits if problem.is_for_wgmma else of_others
+    of_hopper, of_others = _OFFERED[device.sm]
+    return of_hopper if problem.is_for_wgmma and not problem.gate_refusals else of_others
 
 
 def family_of(config: Config) -> Family:

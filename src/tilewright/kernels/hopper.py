@@ -20,7 +20,7 @@ from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels import fused, sums, trials
 from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
-from tilewright.kernels.fitted import fitted_space
+from tilewright.kernels.fitted import fitted_space, high_space
 from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.kernels.sliced import sliced_space
@@ -73,7 +73,7 @@ class HopperFamily:
                 continue  # 200 columns of fp32: 25 boxes of 32 bytes
             if base.staggered and (problem.out_dtype.size != 2 or problem.k <= base.tile_k):
                 base = base.replace(staggered=False)
-            # No ping-pong in clusters: 192 columns spill there; pairs with shares that are no equals: trials.py.
+            # Ping-pong in clusters, and pairs with shares that are no equals: trials.py.
             for cluster_m in (1,) if base.pingpong or base.tile_n % 16 else (1, 2):
                 config = base.replace(cluster_m=cluster_m)
                 if config.violations(problem, device):
@@ -87,6 +87,7 @@ class HopperFamily:
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
         yield from fitted_space(problem, device)
+        yield from high_space(problem, device)
         yield from narrow_space(problem, device)
         yield from sliced_space(problem, device)
         yield from trials.trials(problem, device, measured=True)
@@ -232,7 +233,8 @@ class HopperFamily:
         )
         if config.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
-        return arguments if problem.out_major == given.out_major else with_inputs_exchanged(arguments)
+        is_exchanged = problem.out_major != config.sliced(given).out_major
+        return with_inputs_exchanged(arguments) if is_exchanged else arguments
 
 
 HOPPER = HopperFamily()

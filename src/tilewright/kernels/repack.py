@@ -32,9 +32,10 @@ Operands = tuple[str, ...]  # of "a" and "b", in this order
 class Shape:
     """How the kernel is cut. Units: 16-byte chunks in flight a thread, and those of a strip that are a lane's.
 
-    Source of the defaults: measured, H200, 2026-11-30, the copies alone, cold: 4095^3 in 35.0 us, where one wave takes
-    37.0, and one wave of 4 chunks in strips of 4 with 4 CTAs an SM 37.2; 2047^3 10.4, 10.6, 10.6; 1023^3 4.05, 4.05,
-    4.10 (`benchmarks/unaligned.py --variants`).
+    Source of the defaults: measured, H200, 2026-11-30, commit f23e8be, the copies alone, cold: 4095^3 in 35.3 us, where
+    one wave takes 37.3, 4 chunks in strips of 4 with 4 CTAs an SM 36.1, and one wave of those 37.6; 2047^3 10.5, 10.6,
+    10.7, 10.7; 1535^3 6.75, 6.88, 7.02, 7.27; 1023^3 4.05, 4.06, 4.10, 4.10; no cut that was measured is faster by more
+    than 0.1 % anywhere (`benchmarks/unaligned.py --variants`).
     """
 
     chunks: int = 2

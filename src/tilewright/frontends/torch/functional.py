@@ -1,7 +1,7 @@
 """matmul, mm, bmm, linear, addmm: what users call.
 
-Knows when a call needs torch's dispatcher, and goes around it when not: without gradients, compilers, transforms,
-modes, autocast and subclasses, the way is that of tilewright.matmul, with its plans. Knows nothing of what the ops do.
+Goes around torch's dispatcher where a call does not need it (eager.py): without a gradient the way is that of
+tilewright.matmul, with its plans, and with one that of autograd's own Function. Knows nothing of what the ops do.
 """
 
 from __future__ import annotations
@@ -12,43 +12,15 @@ import torch
 from torch import Tensor
 
 from tilewright.errors import ShapeError, UnsupportedError
-from tilewright.frontends.torch import ops, products
+from tilewright.frontends.torch import eager, gradients, ops, products
 
 Activation = Literal["relu", "gelu", "silu"]
 
-_PLAIN = (Tensor, torch.nn.Parameter)
 _NO_KERNEL = (
     AttributeError,
     NotImplementedError,
     RuntimeError,
 )  # what becomes of None, of a sparse tensor, of an array
-_is_on_gpu = products.is_on_gpu
-
-# Bound once: each is asked on every call, and costs 0.1 to 0.3 us (2-core x86 host, 2026-11-30).
-_is_compiling = torch.compiler.is_dynamo_compiling
-_is_grad_enabled = torch.is_grad_enabled
-_num_modes = torch._C._len_torch_dispatch_stack
-_num_function_modes = torch._C._len_torch_function_stack
-_transform = torch._C._functorch.peek_interpreter_stack
-_is_autocasting = torch._C._is_any_autocast_enabled
-_trace = torch._C._get_tracing_state
-
-
-def _goes_around(a: Any, b: Any) -> bool:
-    """Whether nothing but this process's eager mode can notice the call: then the dispatcher has nothing to do."""
-    if _is_compiling():  # first: a compiler that traces this reads no further
-        return False
-    return (
-        type(a) in _PLAIN
-        and type(b) in _PLAIN
-        and _is_on_gpu(a)
-        and not (_is_grad_enabled() and (a.requires_grad or b.requires_grad))
-        and not _num_modes()
-        and not _num_function_modes()
-        and _transform() is None
-        and not _is_autocasting()
-        and _trace() is None
-    )
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.dtype | None = None) -> Tensor:
@@ -57,7 +29,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
     Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,), the result (..., m, n), row-major. `out` is written in place,
     outside of autograd, and returned; `out_dtype` torch.float32 keeps the sums of 16-bit inputs as they are.
     Raises: ShapeError, DTypeError, UnsupportedError: operands that no kernel serves, also while compiling.
-    Cost: without gradients as tilewright.matmul; else through torch.library. On the CPU the emulator, for small sizes.
+    Cost: in eager mode as tilewright.matmul, beside what autograd adds; else through torch.library. On the CPU the
+    emulator, for small sizes.
     """
     if out is not None:
         _check_tensors("matmul", a=a, b=b, out=out)
@@ -75,13 +48,16 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
             _check_not_negated(out)
             raise
         return out
-    if out_dtype is None and _goes_around(a, b):
-        found = products.plain_product(a, b)
-        if found is not None:
-            return found
+    if out_dtype is None and eager.is_eager(a, b):
+        if not (eager.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+            found = products.plain_product(a, b)
+            if found is not None:
+                return found
+        elif eager.is_recordable(a, b):
+            return gradients.record_matmul(a, b)
     try:
         return ops.matmul(a, b, out_dtype)
-    except _NO_KERNEL:  # asked only now: every call with gradients comes this way
+    except _NO_KERNEL:  # asked only now: every call through the op comes this way
         _check_tensors("matmul", a=a, b=b)
         _check_out_dtype(out_dtype)
         raise
@@ -126,7 +102,7 @@ def linear(
     weight.grad then stays as it is.
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
     """
-    out = linear_around(x, weight, bias, activation)
+    out = linear_around(x, weight, bias, activation, main_grad)
     if out is not None:
         return out
     try:
@@ -138,13 +114,23 @@ def linear(
         raise
 
 
-def linear_around(x: Any, weight: Any, bias: Any, activation: str | None = None) -> Tensor | None:
+def linear_around(
+    x: Any, weight: Any, bias: Any, activation: str | None = None, main_grad: Tensor | None = None
+) -> Tensor | None:
     """linear() around the dispatcher; None where that may not be, or where the op has something to refuse."""
-    if not _goes_around(x, weight):
+    if not eager.is_eager(x, weight):
         return None
-    if bias is not None and (type(bias) not in _PLAIN or (bias.requires_grad and _is_grad_enabled())):
+    if bias is None:
+        is_wanted = x.requires_grad or weight.requires_grad
+    elif type(bias) in eager.PLAIN and bias.dtype is x.dtype:
+        is_wanted = x.requires_grad or weight.requires_grad or bias.requires_grad
+    else:
         return None
-    return products.plain_linear(x, weight, bias, activation)
+    if not (is_wanted and eager.is_grad_enabled()):
+        return products.plain_linear(x, weight, bias, activation)
+    if not eager.is_recordable(x, weight):
+        return None
+    return gradients.record_linear(x, weight, bias, main_grad, activation)
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -6,6 +6,7 @@ Knows nothing of how a product is computed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 
 from tilewright.errors import UnsupportedError
-from tilewright.frontends.torch import ops, products
+from tilewright.frontends.torch import eager, ops, products
 
 # -- formulas ----------------------------------------------------------------------------------------------------------
 
@@ -52,7 +53,7 @@ def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 def _summed(a: Tensor, b: Tensor, shape: Any) -> Tensor:
     """a x b, summed in fp32 over the dimensions along which an operand of this shape was broadcast."""
     if products.out_shape(a.shape, b.shape) == tuple(shape):
-        return ops.matmul(a, b)
+        return eager.matmul(a, b)
     return ops.matmul(a, b, torch.float32).sum_to_size(shape).to(a.dtype)
 
 
@@ -61,10 +62,9 @@ def _save_linear(
     needs: Sequence[bool],
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    main_grad: Tensor | None = None,
-    activation: str | None = None,
-    *,
+    bias: Tensor | None,
+    main_grad: Tensor | None,
+    activation: str | None,
     kept: Tensor | None,
 ) -> None:
     """`kept`: what the activation's derivative is computed from: of relu its result, else what it was given."""
@@ -82,24 +82,6 @@ def _save_linear(
     ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
 
 
-def _run_linear(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
-    """The forward of a ops.linear() that records, which keeps what its activation's derivative needs."""
-    activation = args[4] if len(args) > 4 else None
-    if activation in (None, "relu"):
-        out = _below_autograd(ops.linear, keyset, args)
-        kept = None if activation is None else out
-    else:
-        x, weight, bias, _, activation = args
-        if torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
-            kept = _below_autograd(ops.linear, keyset, (x, weight, bias))
-            out = products.ACTIVATIONS[activation](kept)
-            _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
-            return out
-        out, kept = _below_autograd(ops.linear_and_pre, keyset, (x, weight, bias, activation))
-    _save_linear(ctx, ctx.needs_input_grad[1:], *args, kept=kept)
-    return out
-
-
 def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, weight, bias, kept = ctx.saved_tensors
     if ctx.activation is not None:
@@ -107,13 +89,13 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             kept = _pre_again(x, weight, bias)
         grad = _ACTIVATION_GRADIENTS[ctx.activation](grad, kept)
     needs_x, needs_weight = ctx.needs
-    grad_x = ops.matmul(grad, weight) if needs_x else None
+    grad_x = eager.matmul(grad, weight) if needs_x else None
     grad_weight = None
     if needs_weight:
         if ctx.main_grad is not None:
             ops.add_weight_grad(grad.detach(), x.detach(), ctx.main_grad)
         else:
-            grad_weight = ops.matmul(ops.rows(grad).t(), ops.rows(x))
+            grad_weight = eager.matmul(ops.rows(grad).t(), ops.rows(x))
     grad_bias = ops.rows(grad).sum(0, dtype=ctx.bias_dtype) if ctx.bias_dtype is not None else None
     return grad_x, grad_weight, grad_bias, None, None
 
@@ -163,8 +145,8 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.c_like is not None:
         shape, dtype = ctx.c_like
         grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
-    grad_a = None if b is None else _scaled(ops.matmul(grad, b.t()), ctx.alpha)
-    grad_b = None if a is None else _scaled(ops.matmul(a.t(), grad), ctx.alpha)
+    grad_a = None if b is None else _scaled(eager.matmul(grad, b.t()), ctx.alpha)
+    grad_b = None if a is None else _scaled(eager.matmul(a.t(), grad), ctx.alpha)
     return grad_c, grad_a, grad_b, None, None
 
 
@@ -175,15 +157,85 @@ def _scaled(tensor: Tensor, factor: float) -> Tensor:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
+# Of the few sets of keys that there are: whether only a device's key, and what passes through, is below autograd's.
+_direct: dict[int, bool] = {}
+_DEVICE_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "BackendSelect"))
+
+
+def _below_autograd(op: Any) -> Callable[..., Any]:
+    """What lies below, called with a keyset and arguments: the device's kernel itself where nothing is between, which
+    saves a turn of the dispatcher. None for a keyset: no dispatcher is above (eager.py), and a Function has turned
+    autograd off."""
+    kernel = ops.KERNELS[op]  # once: an op is hashed in Python
+
+    def below(keyset: Any, *args: Any) -> Any:
+        if keyset is None:
+            return kernel(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            word = keyset.raw_repr()
+            is_direct = _direct.get(word)
+            if is_direct is None:
+                keys = keyset & torch._C._after_ADInplaceOrView_keyset
+                is_direct = _direct[word] = keys.highestPriorityTypeId() in _DEVICE_KEYS
+            if is_direct:
+                return kernel(*args)
+            return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+    return below
+
+
 def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
     """The forward of an op that records: it runs, and `save` keeps what its backward needs of the arguments."""
+    below = _below_autograd(op)
 
-    def run(ctx: Any, keyset: Any, args: tuple[Any, ...]) -> Tensor:
-        out: Tensor = _below_autograd(op, keyset, args)
-        save(ctx, ctx.needs_input_grad[1:], *args)  # arguments that have their default are left out of args
+    def run(keyset: Any, ctx: Any, *args: Any) -> Tensor:
+        out: Tensor = below(keyset, *args)
+        save(ctx, _needs(keyset, ctx), *args)  # arguments that have their default are left out of args
         return out
 
     return run
+
+
+_linear_below, _linear_and_pre_below = _below_autograd(ops.linear), _below_autograd(ops.linear_and_pre)
+
+
+def _run_linear(
+    keyset: Any,
+    ctx: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """The forward of an ops.linear() that records, which keeps what its activation's derivative needs."""
+    kept: Tensor | None = None
+    if activation is None or activation == "relu":
+        out: Tensor = _linear_below(keyset, x, weight, bias, main_grad, activation)
+        kept = out if activation else None
+    elif torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
+        kept = _linear_below(keyset, x, weight, bias)
+        out = products.ACTIVATIONS[activation](kept)
+    else:
+        out, kept = _linear_and_pre_below(keyset, x, weight, bias, activation)
+    _save_linear(ctx, _needs(keyset, ctx), x, weight, bias, main_grad, activation, kept)
+    return out
+
+
+def _needs(keyset: Any, ctx: Any) -> Sequence[bool]:
+    """Of each of the op's arguments, whether its gradient is wanted."""
+    needs: Sequence[bool] = ctx.needs_input_grad
+    return needs if keyset is None else needs[1:]
+
+
+def _recorder(op: Any, forward: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """What records a call of `forward` in autograd, with `backward` for later."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
+    # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
+    # when it comes here.
+    records: Callable[..., Tensor] = super(torch.autograd.Function, function).apply
+    return records
 
 
 def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
@@ -195,23 +247,20 @@ def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[...,
     def forward(ctx: Any, keyset: Any, *args: Any) -> Tensor:
         if torch._C._are_functorch_transforms_active():  # a Function turns off what outer transforms may record
             with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-                return run(ctx, keyset, args)
-        return run(ctx, keyset, args)
+                return run(keyset, ctx, *args)
+        return run(keyset, ctx, *args)
 
     def backwards(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         return (None, *backward(ctx, grad))
 
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backwards)}
-    function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
-    # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
-    # when it comes here.
-    records = super(torch.autograd.Function, function).apply
+    records, below = _recorder(op, forward, backwards), _below_autograd(op)
 
     def kernel(keyset: Any, *args: Any) -> Tensor:
         if forward_ad._current_level >= 0:
             _check_tangents(op, args)
         if not (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
-            return _below_autograd(op, keyset, args)
+            out: Tensor = below(keyset, *args)
+            return out
         if torch._C._are_functorch_transforms_active():
             with enable_single_level_autograd_function():
                 return records(keyset, *args)
@@ -220,9 +269,15 @@ def _differentiable(op: Any, run: Callable[..., Tensor], backward: Callable[...,
     return kernel
 
 
+def _recorded(op: Any, run: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
+    """The op of a call that eager.is_recordable(): as its kernel records it, and no dispatcher is asked."""
+    return _recorder(op, functools.partial(run, None), backward)
+
+
 def _into_memory(op: Any) -> Callable[..., Any]:
     """The same of an op without a gradient of its own, such as one that writes into its last argument: it refuses to
     record, as torch's own do."""
+    below = _below_autograd(op)
 
     def kernel(keyset: Any, *args: Any) -> Any:
         if forward_ad._current_level >= 0:
@@ -233,27 +288,9 @@ def _into_memory(op: Any) -> Callable[..., Any]:
                 rule="an op that fills memory or keeps results for another one records no gradient",
                 works="call matmul or linear, which return a fresh tensor, or call it under torch.no_grad()",
             )
-        return _below_autograd(op, keyset, args)
+        return below(keyset, *args)
 
     return kernel
-
-
-def _below_autograd(op: Any, keyset: Any, args: tuple[Any, ...]) -> Any:
-    """What lies below: the device's kernel itself where nothing is in between, which saves a turn of the dispatcher."""
-    with torch._C._AutoDispatchBelowAutograd():
-        word = keyset.raw_repr()
-        is_direct = _direct.get(word)
-        if is_direct is None:
-            below = keyset & torch._C._after_ADInplaceOrView_keyset
-            is_direct = _direct[word] = below.highestPriorityTypeId() in _DEVICE_KEYS
-        if is_direct:
-            return ops.KERNELS[op](*args)
-        return op.redispatch(keyset & torch._C._after_autograd_keyset, *args)
-
-
-# Of the few sets of keys that there are: whether only a device's key, and what passes through, is below autograd's.
-_direct: dict[int, bool] = {}
-_DEVICE_KEYS = tuple(getattr(torch._C.DispatchKey, name) for name in ("CPU", "CUDA", "BackendSelect"))
 
 
 def _check_tangents(op: Any, args: tuple[Any, ...]) -> None:
@@ -278,3 +315,6 @@ GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
 for _op in ops.KERNELS:
     _kernel = _differentiable(_op, *GRADIENTS[_op]) if _op in GRADIENTS else _into_memory(_op)
     ops.library.impl(_op, _kernel, "Autograd", with_keyset=True)
+
+record_matmul = _recorded(ops.matmul, *GRADIENTS[ops.matmul])
+record_linear = _recorded(ops.linear, *GRADIENTS[ops.linear])

@@ -46,11 +46,12 @@ class PatchedLinear(Linear):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # nn.Linear's name
         weight, bias = self.weight, self.bias
-        out = linear_around(input, weight, bias)
+        main_grad = self._main_grad_of(weight) if self.accumulates else None
+        out = linear_around(input, weight, bias, None, main_grad)
         if out is not None:
             return out
         if is_served(input, weight, bias, self.emulates):
-            return ops.linear(input, weight, bias, self._main_grad_of(weight))
+            return ops.linear(input, weight, bias, main_grad)
         return nn.functional.linear(input, weight, bias)
 
 

@@ -1,8 +1,8 @@
 """The ops of the namespace `tilewright` in torch.library: schemas, kernels and fakes.
 
 Defined with define/impl: a call through them costs less than through custom_op. Their gradients are in gradients.py,
-autocast and vmap in transforms.py; the way around all of it in functional.py. Knows nothing of what a product is
-(products.py).
+autocast and vmap in transforms.py; the way around all of it in functional.py and eager.py. Knows nothing of what a
+product is (products.py).
 
     matmul(a, b, out_dtype=None)            as torch.matmul
     matmul_out(a, b, out)                   into out; returns nothing, so that compilers may reuse its memory

@@ -139,7 +139,8 @@ def linear(
         return product(x, weight.t())
     if x.dim() < 2:  # an epilogue meets rows
         return linear(x[None], weight, bias, activation, None if pre is None else pre[None])[0]
-    return product(x, weight.t(), epilogue=_steps(None if bias is None else bias.contiguous(), activation, pre))
+    held = None if bias is None else _outside_of_autograd(bias).contiguous()
+    return product(x, weight.t(), epilogue=_steps(held, activation, pre))
 
 
 def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
@@ -161,20 +162,22 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
     if bias is None:
         if activation is None:
             return plain_product(x, weight.t())
-    elif bias.dtype is not dtype or bias.dim() != 1 or bias.size(0) != weight.size(0):
+    elif bias.dtype is not dtype:  # its shape is checked where its layout is first met
         return None
     if x.dim() < 2 or (activation is not None and (type(activation) is not str or activation not in ACTIVATIONS)):
         return None
     try:
-        return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation, None))
+        return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation))
     except RefusalError:
         return None
 
 
-def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None) -> Epilogue:
+def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None = None) -> Epilogue:
+    if activation is None and pre is None and bias is not None:  # most calls
+        return Epilogue((Bias(bias),))
     steps: list[Step] = []
     if bias is not None:
-        steps.append(Bias(_outside_of_autograd(bias)))
+        steps.append(Bias(bias))
     if pre is not None:
         steps.append(Aux(pre))
     if activation is not None:

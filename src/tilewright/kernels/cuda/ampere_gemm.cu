@@ -28,6 +28,9 @@
 // Shared memory, in this order: STAGES slots, each a then b (multiples of 1024 bytes), then STORE_WARP_BYTES a warp,
 // through which out leaves (warp_store.cuh). The swizzle counts from a slot's start: any base at a multiple of 128.
 //
+// Gated. Two columns of the product make one of out: columns of b that gate and those that they gate come into a tile
+// in turns of 8 (B_FOLD), or, every second one of an n-contiguous b, as they lie (warp_finish.cuh).
+//
 // Batch. A batch of products is one launch: the walk goes from matrix to matrix (strides.cuh).
 //
 // Limits, kept by config.violations: THREADS a power of two; TILE_K 64 or 128 bytes; WARP_M a multiple of 16, WARP_N of
@@ -40,6 +43,7 @@
 #include "schedule.cuh"
 #include "strides.cuh"
 #include "tile_copy.cuh"
+#include "warp_finish.cuh"
 #include "warp_store.cuh"
 #include "warp_tile.cuh"
 
@@ -63,7 +67,7 @@ DEVICE uint32_t after(uint32_t slot) { return slot + STAGE_BYTES == RING_BYTES ?
 class Copies {
 public:
     using CopyA = TileCopy<TileA, Config::A_COPY_BYTES, Config::A_IN_PIECES>;
-    using CopyB = TileCopy<TileB, Config::B_COPY_BYTES, Config::B_IN_PIECES>;
+    using CopyB = TileCopy<TileB, Config::B_COPY_BYTES, Config::B_IN_PIECES, Config::B_FOLD>;
     static constexpr int COUNT = CopyA::COUNT + CopyB::COUNT;  // of a thread for one k tile
 
     DEVICE Copies(const Operands& the_operands, int64_t a_pitch, int64_t b_pitch, const Strides& the_strides,
@@ -73,7 +77,7 @@ public:
           schedule(the_schedule),
           ring(the_ring),
           a(a_pitch),
-          b(b_pitch),
+          b(b_pitch * Config::B_STEP, further(b_pitch, the_operands.n)),
           num_tiles(the_schedule.num_wide()) {
         start_tile();
     }
@@ -102,6 +106,11 @@ public:
     }
 
 private:
+    // Elements of b from a column that gates to the one that it gates: the next, or n / 2 further.
+    DEVICE static int64_t further(int64_t b_pitch, int32_t n) {
+        return (Config::B_STEP == 2 ? 1 : n / 2) * (Config::B_K_MAJOR ? b_pitch : 1);
+    }
+
     // Turns to the start of tile `tile_index`; past the last, to a k of which nothing is left.
     DEVICE void start_tile() {
         k_left = 0;
@@ -109,8 +118,8 @@ private:
         const Tile tile = schedule.wide(tile_index);
         a.start(static_cast<const char*>(operands.a) + strides.offset(strides.a, tile.matrix()) * IN_SIZE, tile.m,
                 operands.m);
-        b.start(static_cast<const char*>(operands.b) + strides.offset(strides.b, tile.matrix()) * IN_SIZE, tile.n,
-                operands.n);
+        b.start(static_cast<const char*>(operands.b) + strides.offset(strides.b, tile.matrix()) * IN_SIZE,
+                tile.n / Config::B_FOLD, operands.n / Config::B_FOLD);
         k_left = operands.k;
     }
 
@@ -184,14 +193,15 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
         }
         const Tile tile = schedule.wide(i);
         const int64_t out_offset = strides.offset(strides.out, tile.matrix()) * OUT_SIZE;
-        const Out out{static_cast<char*>(out_base) + out_offset, out_pitch, m, n};
+        const Out out{static_cast<char*>(out_base) + out_offset, out_pitch, m, n / Fused::FOLD};
 #pragma unroll
         for (int block = 0; block < A_BLOCKS; ++block) {
             if constexpr (!Fused::IS_PLAIN) {
                 finish_rows(warp_tile.rC[block], fused, strides, tile.matrix(), out, tile.m + warp_m + block * 16,
-                            tile.n + warp_n, lane);
+                            (tile.n + warp_n) / Fused::FOLD, lane);
             }
-            store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16, tile.n + warp_n, lane);
+            store_rows(stores, warp_tile.rC[block], out, tile.m + warp_m + block * 16,
+                       (tile.n + warp_n) / Fused::FOLD, lane);
         }
     }
     ptx::cp_async_wait_group<0>();  // zeros past the last tile: none may land after the CTA has ended

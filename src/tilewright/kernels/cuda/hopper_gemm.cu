@@ -21,10 +21,10 @@
 //
 // STAGGERED. With two row blocks a consumer stores one while it multiplies the other (Consumer::compute_staggered).
 //
-// Roles. Warpgroup 0 is the producer: one lane of its first warp issues every TMA load; the rest idle. Warpgroups
-// 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them. The producer
-// alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read where a tile
-// lies from shared memory.
+// Roles. Warpgroup 0 is the producer: one elected lane of its first warp issues every TMA load; the rest idle.
+// Warpgroups 1 .. CONSUMERS multiply and store. With two consumers setmaxnreg moves the producer's registers to them.
+// The producer alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read
+// where a tile lies from shared memory.
 //
 // Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
 // one of b.
@@ -122,6 +122,9 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
 
     const Partials& partials = *reinterpret_cast<const Partials*>(dynamic_smem + sizeof(Shared));  // with SPLIT_K > 1
 
+    // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
+    const uint32_t warp = ptx::shfl_sync_idx(threadIdx.x / WARP_THREADS, 0);
+
     // Maps come first, since memory is far; the barriers meanwhile, by another warp.
     if (threadIdx.x == 0) {
         ptx::prefetch_tensormap(a_map);
@@ -138,6 +141,10 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         if constexpr (Config::SPLIT_K > 1) init_partials(partials);
         ptx::fence_mbarrier_init_release_cluster();
     }
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
+    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
+    Tile first{};  // of the producer: found out while the barriers are made ready
+    if (warp == 0) first = schedule.wide(0);
     if constexpr (Config::LAUNCHES_DEPENDENTS) ptx::griddepcontrol_launch_dependents();
     if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
@@ -148,13 +155,12 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
 
     if constexpr (Config::DEPENDENT_LAUNCH) ptx::griddepcontrol_wait();  // no operand and no out is touched before
 
-    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
-    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
-    // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
-    const uint32_t warpgroup = ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0);
+    const uint32_t warpgroup = warp / WARPGROUP_WARPS;
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
-        if (threadIdx.x == 0) Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule);
+        if (warp == 0 && ptx::elect_sync()) {
+            Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule, first);
+        }
         __syncwarp();
     } else {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_inc<Config::CONSUMER_REGISTERS>();

@@ -80,9 +80,11 @@ public:
 
     // How many wide tiles this CTA has, and how many narrow ones after them.
     DEVICE uint32_t num_wide() const { return places_up_to(walk.num_wide); }
-    DEVICE uint32_t num_narrow() const {
-        return Config::TAIL_N == 0 ? 0 : places_up_to(further * narrow_far + (rows - further) * narrow_near);
-    }
+    DEVICE uint32_t num_narrow() const { return Config::TAIL_N == 0 ? 0 : places_up_to(all_narrow()); }
+
+    // Whether it has a wide tile number i, and a narrow one: the same without a division, which takes 50 cycles.
+    DEVICE bool has_wide(uint32_t i) const { return place + i * stride < static_cast<uint32_t>(walk.num_wide); }
+    DEVICE bool has_narrow(uint32_t i) const { return place + i * stride < all_narrow(); }
 
     // This CTA's wide tile number i.
     DEVICE Tile wide(uint32_t i) const {
@@ -135,6 +137,9 @@ private:
         constexpr int32_t TAIL_N = Config::TAIL_N > 0 ? Config::TAIL_N : 1;
         return width > 0 ? (width - 1) / TAIL_N + 1 : 0;
     }
+
+    // Narrow tiles of all CTAs.
+    DEVICE uint32_t all_narrow() const { return further * narrow_far + (rows - further) * narrow_near; }
 
     // How many of this CTA's places are below `total`.
     DEVICE uint32_t places_up_to(uint32_t total) const { return total > place ? (total - 1 - place) / stride + 1 : 0; }

@@ -14,6 +14,11 @@
 // others through it (.ca). What the rows do not have is read as zeros: past the end of k, so that no product is added
 // that is not there; rows of m or n past the end, whose results nobody stores. IN_PIECES: rows end where a piece does,
 // so that each is there whole or not at all. Else a piece may be cut, which costs about 5 instructions a copy.
+//
+// FOLD 2: rows of the tile (of m or n) are made of two parts of the matrix, `further` bytes apart, in turns of 8: rows
+// 16 j .. 16 j + 7 are rows 8 j .. of the first part, 16 j + 8 .. 16 j + 15 the same of the second. So fragments, which
+// are 16 rows, hold both in the same lane. Pieces are at most 8 elements and passes powers of two, so that what a pass
+// adds to a thread's row and part is the same for every thread.
 #pragma once
 
 #include "config.cuh"
@@ -53,30 +58,37 @@ using TileA = TileLayout<Config::A_K_MAJOR, Config::TILE_M>;
 using TileB = TileLayout<Config::B_K_MAJOR, Config::TILE_N>;
 
 // One thread's part in copying the tiles of one operand, k tile after k tile.
-template <class Layout, int COPY_BYTES, bool IN_PIECES>
+template <class Layout, int COPY_BYTES, bool IN_PIECES, int FOLD = 1>
 class TileCopy {
     static constexpr int PIECES = Layout::ROW_BYTES / COPY_BYTES;       // of a row
     static constexpr int PASS_ROWS = Config::THREADS / PIECES;          // rows that all threads copy at once
     static constexpr int PIECE = COPY_BYTES / IN_SIZE;                  // elements
+    static constexpr int TURN = 8;                                      // rows of a part, in a folded tile
     static constexpr bool IS_ALIKE = PASS_ROWS * Layout::ROW_BYTES % Layout::PERIOD == 0;  // passes are swizzled alike
     static_assert(Config::THREADS % PIECES == 0 && Layout::ROWS % PASS_ROWS == 0, "kept by config.violations");
     static_assert(Layout::K_MAJOR || PASS_ROWS % Config::TILE_K == 0 || Config::TILE_K % PASS_ROWS == 0,
                   "threads are a power of two");
+    static_assert(FOLD == 1 || PIECE <= TURN, "a piece is of one part");
 
 public:
     static constexpr int COUNT = Layout::ROWS / PASS_ROWS;  // copies of a thread
 
-    DEVICE explicit TileCopy(int64_t the_pitch) : pitch_bytes(the_pitch * IN_SIZE) {}
+    // `the_further`: elements from a row of the first part to that of the second.
+    DEVICE explicit TileCopy(int64_t the_pitch, int64_t the_further = 0)
+        : pitch_bytes(the_pitch * IN_SIZE), further(the_further * IN_SIZE) {}
 
-    // Turns to the tile whose first row of m or n is `first`, of a matrix that has `extent` of them, at its start in k.
+    // Turns to the tile whose first row of m or n is `first`, of a matrix that has `extent` of them, at its start in k;
+    // folded: of each part.
     DEVICE void start(const void* matrix, int32_t first, int32_t extent) {
         const char* from = static_cast<const char*>(matrix);
         if constexpr (Layout::K_MAJOR) {
-            source = from + (first + row()) * pitch_bytes + piece() * COPY_BYTES;
-            left = extent - first - row();
+            source = from + (first + folded(row())) * pitch_bytes + part(row()) * further + piece() * COPY_BYTES;
+            left = extent - first - folded(row());
         } else {
-            source = from + k_row(0) * pitch_bytes + (first + panel(0) * PANEL + piece() * PIECE) * int64_t{IN_SIZE};
-            left = extent - first - panel(0) * PANEL - piece() * PIECE;
+            const int32_t own_panel = panel(0) * (PANEL / FOLD), own = folded(piece() * PIECE);
+            source = from + k_row(0) * pitch_bytes + (first + own_panel + own) * int64_t{IN_SIZE} +
+                     part(piece() * PIECE) * further;
+            left = extent - first - own_panel - own;
         }
     }
 
@@ -89,12 +101,12 @@ public:
             const char* from;
             int32_t lines, along;  // that are there: lines from that of pass i on, its elements from the piece on
             if constexpr (Layout::K_MAJOR) {
-                from = source + i * (PASS_ROWS * pitch_bytes);
-                lines = left - i * PASS_ROWS, along = k_left - piece() * PIECE;
+                from = source + folded(i * PASS_ROWS) * pitch_bytes + part(i * PASS_ROWS) * further;
+                lines = left - folded(i * PASS_ROWS), along = k_left - piece() * PIECE;
             } else {
                 const int panels = panel_of_pass(i);
-                from = source + row_of_pass(i) * pitch_bytes + panels * PANEL_ROW_BYTES;
-                lines = k_left - k_row(i), along = left - panels * PANEL;
+                from = source + row_of_pass(i) * pitch_bytes + panels * (PANEL_ROW_BYTES / FOLD);
+                lines = k_left - k_row(i), along = left - panels * (PANEL / FOLD);
             }
             const uint32_t at = target + (IS_ALIKE ? place(0) + i * (PASS_ROWS * Layout::ROW_BYTES) : place(i));
             const uint32_t present = present_bytes(lines, along);
@@ -112,6 +124,10 @@ public:
     }
 
 private:
+    // Of a row of the tile: the row of its part, and which part.
+    DEVICE static constexpr int folded(int row) { return FOLD == 1 ? row : row / (2 * TURN) * TURN + row % TURN; }
+    DEVICE static constexpr int part(int row) { return FOLD == 1 ? 0 : row / TURN % 2; }
+
     DEVICE static int32_t row() { return static_cast<int32_t>(threadIdx.x) / PIECES; }   // of pass 0
     DEVICE static int32_t piece() { return static_cast<int32_t>(threadIdx.x) % PIECES; }
 
@@ -136,6 +152,7 @@ private:
     DEVICE static int32_t k_row(int i) { return row() % Config::TILE_K + row_of_pass(i); }
 
     const int64_t pitch_bytes;
+    const int64_t further;  // bytes
     const char* source;  // this thread's piece of pass 0
     int32_t left;        // rows from pass 0's on, or elements of m or n from this thread's piece on; may be negative
 };

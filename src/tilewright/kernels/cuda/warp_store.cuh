@@ -8,21 +8,25 @@
 //   __syncwarp          warp    all lanes have read, before the next rows are written
 //
 // Where out's base, pitch or row length is no multiple of 16 bytes, rows are shifted on their way (row_store.cuh).
+//
+// OUT_TRANSPOSED: out is column-major; a slot has a row for each column, and its 16 values leave as 16 bytes each, or
+// one by one. So leaves what is gated, whose halves are columns; any other product is computed as out^T instead.
 #pragma once
 
 #include "config.cuh"
 #include "fragments.cuh"
 #include "fused.cuh"
-#include "place.cuh"
+#include "ptx/bytes.cuh"
 #include "ptx/copy.cuh"
 #include "ptx/global.cuh"
 #include "ptx/misc.cuh"
+#include "ptx/shuffle.cuh"
 #include "products.cuh"
 #include "rounding.cuh"
 #include "row_store.cuh"
-#include "strides.cuh"
 #include "swizzle.cuh"
 #include "tile_copy.cuh"
+#include "transposed.cuh"
 
 constexpr int OUT_SIZE = size_of(Config::OUT_TYPE);
 // Whether of each 16 rows, or columns, the even ones come first in the fragments (warp_tile.cuh).
@@ -30,10 +34,12 @@ constexpr bool SPREAD_ROWS = TileA::HAS_BYTES_BY_K, SPREAD_COLUMNS = TileB::HAS_
 constexpr int STORE_ROWS = 16;                                                // of an mma.sync
 constexpr int SLOT_ROW_BYTES = Config::STORE_COLUMNS * OUT_SIZE;
 constexpr int SLOT_BYTES = STORE_ROWS * SLOT_ROW_BYTES;
-constexpr int PIECES = Config::WARP_N / Config::STORE_COLUMNS;                // slots beside each other
+constexpr int WARP_COLUMNS = Config::WARP_N / Fused::FOLD;                    // of out
+constexpr int PIECES = WARP_COLUMNS / Config::STORE_COLUMNS;                  // slots beside each other
 constexpr int SLOT_BLOCKS = Config::STORE_COLUMNS / 8;                        // of 8 columns
 static_assert(PIECES * SLOT_BYTES == Config::STORE_WARP_BYTES, "config.store_warp_bytes counts the same");
-static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128, "4 bytes are written in blocks of 32 columns");
+static_assert(OUT_SIZE == 2 || SLOT_ROW_BYTES == 128 || Config::OUT_TRANSPOSED,
+              "4 bytes are written in blocks of 32 columns");
 static_assert(OUT_SIZE == 4 || !IS_WHOLE, "sums of whole numbers leave as they are");
 
 // What the kernel is told of out: one matrix.
@@ -43,32 +49,6 @@ struct Out {
     int32_t m;
     int32_t n;
 };
-
-// Where a matrix lies in the batch.
-template <int DIMS>
-DEVICE MemberOf<DIMS> member_in(const StridesOf<DIMS>& strides, uint32_t number) {
-    return member_at(strides.extents, number);
-}
-DEVICE MemberOf<0> member_in(const StridesOf<0>&, uint32_t) { return {}; }
-
-// What an epilogue makes of the accumulators of 16 rows: of rows row .. and columns from `column` on of a matrix.
-template <class Sums>
-DEVICE void finish_rows(Sums& rC, const Fused& fused, const Strides& strides, uint32_t matrix, const Out& out,
-                        int32_t row, int32_t column, int32_t lane) {
-    if (row >= out.m) return;  // the same for every lane
-    const Place place{row + lane / 4,
-                      column + lane % 4 * 2,
-                      out.m,
-                      out.n,
-                      min(out.n, column + Config::WARP_N),
-                      static_cast<uint32_t>(lane),
-                      member_in(strides, matrix)};
-    FusedRows rows(fused, place);
-    float up[4];  // of a folded out, which this kernel has not
-#pragma unroll
-    for (int block = 0; block < PIECES * SLOT_BLOCKS; ++block) rows.apply(block, rC[block], up);
-    rows.end();
-}
 
 // Value i of a lane's 4 in (16, 8), as 4 bytes of out: fp32 and int32 sums as they are, fp16 sums exactly.
 DEVICE uint32_t value_of(const float (&sums)[4], int i) { return __float_as_uint(sums[i]); }
@@ -156,17 +136,80 @@ DEVICE void store_chunks(uint32_t slots, const Out& out, int32_t row, int32_t co
 DEVICE void store_shifted(uint32_t slots, const Out& out, int32_t row, int32_t column, uint32_t lane) {
     if (column >= out.n) return;  // the same for every lane
     const OutRows rows{out.base + (row * out.pitch + column) * OUT_SIZE, out.pitch * OUT_SIZE,
-                       min(out.m - row, STORE_ROWS), min(out.n - column, Config::WARP_N) * OUT_SIZE};
+                       min(out.m - row, STORE_ROWS), min(out.n - column, WARP_COLUMNS) * OUT_SIZE};
     store_slot_rows<OUT_SIZE, SlotRows<SLOT_ROW_BYTES, PIECES>>(slots, rows, lane);
 }
 
-// Stores 16 rows of a warp, at rows row .. and columns from `column` on of out.
-DEVICE void store_rows(uint32_t slots, const Sum (&rC)[2 * (Config::WARP_N / 16)][SUMS], const Out& out, int32_t row,
+// Writes the accumulators of 16 rows of the warp into its slots, a row for each column (transposed.cuh).
+//
+// 16 bits: lanes of rows 2 r and 2 r + 1 exchange a value, so that one has both rows of column 2 q, the other of column
+// 2 q + 1: 8 columns of 16 bytes lie in 8 eighths of 128. 4 bytes: lanes of odd q write their second column first, so
+// that of 4 columns two lie in either half of 128 bytes.
+template <class D>
+DEVICE void write_columns(uint32_t slot, const D (&rC)[2 * (Config::WARP_N / 16)][SUMS], uint32_t lane) {
+    const uint32_t row = lane / 4, pair = lane % 4;
+#pragma unroll
+    for (int block = 0; block < PIECES * SLOT_BLOCKS; ++block) {  // (16, 8)
+        if constexpr (OUT_SIZE == 2) {
+            const bool is_odd = row % 2;
+            const uint32_t column = block * 8 + 2 * pair + row % 2;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const uint32_t own = pair_of(rC[block], half);
+                const uint32_t other = ptx::shfl_sync_bfly(own, 4);
+                const uint32_t rows = is_odd ? ptx::prmt<0x3276>(own, other) : ptx::prmt<0x5410>(own, other);
+                ptx::st_shared_u32(slot + transposed_offset<2>(row / 2 * 2 + half * 8, column), rows);
+            }
+        } else {
+            const uint32_t is_odd = pair % 2;
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t value = is_odd ? value_of(rC[block], i ^ 1) : value_of(rC[block], i);
+                const uint32_t column = block * 8 + 2 * pair + (i % 2 ^ is_odd);
+                ptx::st_shared_u32(slot + transposed_offset<4>(row + i / 2 * 8, column), value);
+            }
+        }
+    }
+}
+
+// Stores what of the columns in the slots lies inside out: chunks of 16 bytes, or values.
+DEVICE void store_columns(uint32_t slot, const Out& out, int32_t row, int32_t column, uint32_t lane) {
+    constexpr int AT_ONCE = Config::OUT_IN_CHUNKS ? CHUNK_BYTES / OUT_SIZE : 1;  // values of a lane
+    constexpr int LANES = STORE_ROWS / AT_ONCE;                                 // of a column
+    const int32_t own_row = static_cast<int32_t>(lane) % LANES * AT_ONCE;
+    if (row + own_row >= out.m) return;
+#pragma unroll 4
+    for (int32_t own = static_cast<int32_t>(lane) / LANES; own < WARP_COLUMNS; own += WARP_THREADS / LANES) {
+        if (column + own >= out.n) return;
+        const uint32_t source = slot + transposed_offset<OUT_SIZE>(own_row, own);
+        char* target = out.base + ((column + own) * out.pitch + row + own_row) * OUT_SIZE;
+        if constexpr (Config::OUT_IN_CHUNKS) {
+            uint32_t words[4];
+            ptx::ld_shared_v4_u32(source, words);
+            ptx::st_global_v4_u32(reinterpret_cast<uint64_t>(target), words);
+        } else if constexpr (OUT_SIZE == 4) {
+            *reinterpret_cast<uint32_t*>(target) = ptx::ld_shared_u32(source);
+        } else {
+            *reinterpret_cast<uint16_t*>(target) = ptx::ld_shared_u16(source);
+        }
+    }
+}
+
+// Stores 16 rows of a warp, at rows row .. and columns from `column` on of out. A template, so that the way that is not
+// taken is not read: slots of 16 columns of fp32 are written in columns alone.
+template <class D>
+DEVICE void store_rows(uint32_t slots, const D (&rC)[2 * (Config::WARP_N / 16)][SUMS], const Out& out, int32_t row,
                        int32_t column, uint32_t lane) {
     if (row >= out.m) return;  // the same for every lane
-    write_slots(slots, rC, lane);
+    if constexpr (Config::OUT_TRANSPOSED) {
+        write_columns(slots, rC, lane);
+    } else {
+        write_slots(slots, rC, lane);
+    }
     __syncwarp();
-    if constexpr (Config::OUT_IN_CHUNKS) {
+    if constexpr (Config::OUT_TRANSPOSED) {
+        store_columns(slots, out, row, column, lane);
+    } else if constexpr (Config::OUT_IN_CHUNKS) {
         store_chunks(slots, out, row, column, lane);
     } else {
         store_shifted(slots, out, row, column, lane);

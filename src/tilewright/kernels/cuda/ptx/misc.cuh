@@ -51,6 +51,13 @@ DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
     return found;
 }
 
+// PTX ISA, elect.sync: a warp, converged. True in one of its lanes, the same one each time.
+DEVICE bool elect_sync() {
+    uint32_t is_elected;
+    asm volatile("{\n .reg .pred p;\n elect.sync _|p, 0xffffffff;\n selp.u32 %0, 1, 0, p;\n}" : "=r"(is_elected));
+    return is_elected != 0;  // touches no memory
+}
+
 // PTX ISA, shf.r.wrap: the 32 bits from bit `amount` on, modulo 32, of the 64 bits high:low.
 DEVICE uint32_t shf_r_wrap(uint32_t low, uint32_t high, uint32_t amount) {
     uint32_t found;

@@ -149,7 +149,7 @@ def stubbed() -> Iterator[None]:
 
     seen = TorchAdapter.view
 
-    def view(self: Any, array: Any, name: str) -> View:
+    def view(self: Any, array: Any, name: str, is_written: bool = False) -> View:
         found = seen(self, array, name)
         return View(found.address, found.shape, found.strides, found.dtype, Location("cuda", 0))
 

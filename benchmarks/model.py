@@ -1,8 +1,8 @@
 """A decoder block of Llama 3 8B and a training run of its MLPs: torch against the same model patched, on a GPU.
 
-    PYTHONPATH=src:examples python benchmarks/model.py                 # on an H200: under 120 s
-    PYTHONPATH=src:examples python benchmarks/model.py --into FILE     # and the rows as JSON lines
-    PYTHONPATH=src:examples python benchmarks/model.py --tiny          # on the CPU, in the emulator: whether it runs
+    PYTHONPATH=src python benchmarks/model.py                 # on an H200: under 120 s
+    PYTHONPATH=src python benchmarks/model.py --into FILE     # and the rows as JSON lines
+    PYTHONPATH=src python benchmarks/model.py --tiny          # on the CPU, in the emulator: whether it runs
 
 Random weights, bf16. The block: 2 x 2048 tokens, forward and backward, eager and compiled, and forward alone; both
 models take turns, and a ratio is the median over rounds of torch's time over ours of the same round. The run: two MLPs
@@ -23,10 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from llama import MLP, TINY, Block, Sizes, seeded
 from torch import Tensor, nn
 
 import tilewright
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))  # whose model this is
+
+from llama import MLP, TINY, Block, Sizes, seeded
 
 ROUNDS, REPEATS = 7, 5
 STEPS, RATE = 50, 3e-4

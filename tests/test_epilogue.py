@@ -33,7 +33,7 @@ from tilewright.epilogue import (
     evaluate,
     packed_form,
 )
-from tilewright.errors import DTypeError, UnsupportedError
+from tilewright.errors import DTypeError, ShapeError, UnsupportedError
 
 torch = pytest.importorskip("torch")
 F32 = np.float32
@@ -60,11 +60,32 @@ def test_values_compose_in_order_and_one_alone_is_an_epilogue() -> None:
         (lambda: Gated("tanh"), UnsupportedError),
         (lambda: Gated("silu", split="thirds"), UnsupportedError),
         (lambda: as_epilogue("relu"), UnsupportedError),
+        (lambda: Epilogue((3,)), UnsupportedError),
+        (lambda: Epilogue(Gelu()), UnsupportedError),
+        (lambda: Epilogue((Step(),)), UnsupportedError),
+        (lambda: None | Gelu(), UnsupportedError),
+        (lambda: 3 | (Gelu() | Relu()), UnsupportedError),
+        (lambda: packed_form(Bias(3), 64, 64), DTypeError),
+        (lambda: packed_form(Bias(np.ndarray), 64, 64), DTypeError),
+        (lambda: evaluate(Gelu(), [[1.0]], [[0.0]]), ShapeError),
+        (lambda: evaluate(Bias(np.zeros(4)), np.zeros((2, 3)), np.zeros((2, 3))), ShapeError),
+        (lambda: evaluate(Add(np.zeros((3, 2))), np.zeros((2, 3)), np.zeros((2, 3))), ShapeError),
+        (lambda: evaluate(Add("bf16"), np.zeros((2, 3)), np.zeros((2, 3))), ShapeError),
     ],
 )
 def test_what_is_no_value_is_refused_when_it_is_made(make: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         make()
+
+
+@pytest.mark.parametrize("make", [lambda: Gelu() | Relu, lambda: Relu | Gelu(), lambda: as_epilogue(Relu)])
+def test_the_class_of_a_step_is_none_yet(make: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"call the class, Relu\(\.\.\.\)"):
+        make()
+
+
+def test_a_list_of_steps_is_as_good_as_a_tuple() -> None:
+    assert Epilogue([Gelu(), Relu()]).steps == (Gelu(), Relu())  # type: ignore[arg-type]
 
 
 def test_numbers_are_rounded_to_fp32_once() -> None:

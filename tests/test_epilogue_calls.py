@@ -15,8 +15,9 @@ from tilewright.arrays import registry
 from tilewright.backends.base import IntArgument, Launch, NumberArgument, PointerArgument, StructArgument
 from tilewright.backends.parameters import Packer
 from tilewright.dispatch import Dispatcher
-from tilewright.epilogue import Add, Alpha, Aux, Beta, Bias, Gelu, RowAmax, fp32_bits
-from tilewright.errors import LayoutError, UnsupportedError
+from tilewright.epilogue import Add, Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, RowAmax, RowSum, fp32_bits
+from tilewright.errors import DTypeError, LayoutError, UnsupportedError
+from tilewright.problem import packed
 
 LAUNCH = Launch(grid=1, block=128, cluster=1, smem_bytes=0)
 
@@ -34,12 +35,14 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def backend() -> HostBackend:
-    return HostBackend(computes=False)
+    backend = HostBackend(computes=False)
+    backend.limit_s, backend.checks = None, False  # of NumPy's arrays too
+    return backend
 
 
 @pytest.fixture
 def dispatcher(torch: Any, backend: HostBackend) -> Dispatcher:
-    return Dispatcher(lambda: backend)
+    return Dispatcher(lambda: backend, lambda: backend)
 
 
 def tensor(torch: Any, shape: tuple[int, ...], dtype: str = "bf16") -> Tensor:
@@ -96,6 +99,58 @@ def test_a_step_with_gradients_or_of_another_library_is_refused(torch: Any, disp
         dispatcher.matmul(a, b, epilogue=Bias(np.zeros(64, np.float32)))
     with pytest.raises(UnsupportedError, match=r"the array of bias, a builtins\.list"):
         dispatcher.matmul(a, b, epilogue=Gelu() | Bias([1.0]))
+
+
+def test_what_is_written_is_called_by_its_own_name(dispatcher: Dispatcher) -> None:
+    """NumPy: no torch is in the way."""
+    a, fixed, rows = np.zeros((64, 64), np.float16), np.zeros((64, 64), np.float16), np.zeros(64, np.float32)
+    fixed.flags.writeable = rows.flags.writeable = False
+    for step, words in (
+        (Aux(fixed), "the array of aux, a read-only numpy array: .*; pass a writable array"),
+        (RowAmax(rows), "the array of row_amax, a read-only"),
+        (Aux(a), "aux that shares memory with a: what an epilogue writes"),
+        (Aux(np.zeros((64, 64), "f8")), "aux of dtype float64: arrays of an epilogue are bf16, fp16 or fp32"),
+    ):
+        with pytest.raises((LayoutError, DTypeError), match=words):
+            dispatcher.matmul(a, a, epilogue=Bias(rows) | step)
+    out = np.zeros((64, 64), np.float16)
+    for step, works in (
+        (Aux(out), "pass an array of its own"),
+        (Add(out.T), "pass out itself, or a copy"),
+        (Bias(out[0]), "pass a copy"),
+    ):
+        with pytest.raises(LayoutError, match=f"shares memory with out: .*; {works}$"):
+            dispatcher.matmul(a, a, out, epilogue=step)
+
+
+def test_a_problem_is_planned_for_no_epilogue_that_arrays_would_be_refused_with(dispatcher: Dispatcher) -> None:
+    problem = packed(64, 64, 64)
+    for epilogue, error in (
+        (Gated() | Gated(), UnsupportedError),
+        (RowSum("fp32"), UnsupportedError),
+        (RowAmax("bf16"), DTypeError),
+        (Bias("int8"), DTypeError),
+        (Bias([1.0]), DTypeError),
+        (Gelu, UnsupportedError),
+    ):
+        with pytest.raises(error):
+            dispatcher.plan(problem, epilogue=epilogue)  # type: ignore[arg-type]
+
+
+def test_an_epilogue_without_a_step_is_none(torch: Any, backend: HostBackend, dispatcher: Dispatcher) -> None:
+    a, empty = tensor(torch, (64, 64)), Epilogue(())
+    for plan in (dispatcher.plan(a, a, epilogue=empty), dispatcher.plan(packed(64, 64, 64), epilogue=empty)):
+        assert plan.problem.epilogue is None
+    for epilogue in (empty, None):
+        dispatcher.matmul(a, a, tensor(torch, (64, 64)), epilogue=epilogue)
+    assert backend.counts["load"] == 1
+
+
+def test_flags_are_true_or_false(dispatcher: Dispatcher) -> None:
+    a = np.zeros((64, 64), np.float16)
+    for call in (dispatcher.matmul, dispatcher.plan):
+        with pytest.raises(UnsupportedError, match="use_records = array"):
+            call(a, a, use_records=np.zeros(2))
 
 
 def test_a_plan_runs_epilogues_of_its_form_alone(torch: Any, dispatcher: Dispatcher) -> None:

@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.config import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS, Config, epilogue_registers
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import FP32
+from tilewright.legality import epilogue_registers
 from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
 from tilewright.problem import Problem
+from tilewright.tiling import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS
 
 SMS: tuple[tuple[int, int], ...] = ((8, 0), (8, 6), (8, 9), (9, 0))  # compute capabilities that the kernel is tried for
 MMA_M = 16  # rows of one mma.sync (PTX ISA)

@@ -14,8 +14,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
-from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter
+from tilewright.arrays.base import ADDRESS_MASK, UNKNOWN_ORDINAL, Adapter, asking
 from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
+from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
 from tilewright.epilogue import Epilogue, as_epilogue
@@ -256,6 +257,7 @@ class Runner(ABC):
         self._backend = backend
         self._host = host
 
+    @untraced
     def run(self, a: Any, b: Any, out: Any | None = None, *, epilogue: Any | None = None) -> Any:
         """out = a x b on the arrays' device and their library's current stream; returns out before it is written (of
         JAX when it is).
@@ -271,7 +273,10 @@ class Runner(ABC):
             return self._run_fused(epilogue if type(epilogue) is Epilogue else as_epilogue(epilogue), a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
-        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+        if adapter is None:
+            adapter_of(a, "a")
+            return self.run(a, b, out)  # anew: a compiler that followed to here is out of the way by now
+        if type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)  # a look-up a type: arrays of several types, and types not met before
         key, addresses, stream = adapter.describe(a, b, out)
         waits = False
@@ -301,11 +306,17 @@ class Runner(ABC):
             self._backend().wait(stream, bound.ordinal)
         return out
 
+    @untraced
     def _run_fused(self, epilogue: Epilogue, a: Any, b: Any, out: Any | None) -> Any:
         """run() with an epilogue: its arrays are a part of the layout, their addresses and its numbers of the call."""
+        if not epilogue.steps:
+            return self.run(a, b, out)
         kind = type(a)
         adapter = BY_TYPE.get(kind)
-        if adapter is None or type(b) is not kind or (out is not None and type(out) is not kind):
+        if adapter is None:
+            adapter_of(a, "a")
+            return self._run_fused(epilogue, a, b, out)  # as run() does
+        if type(b) is not kind or (out is not None and type(out) is not kind):
             adapter = common_adapter(a, b, out)
         key, addresses, stream = adapter.describe(a, b, out)
         facts: list[Hashable] = [key]
@@ -322,7 +333,7 @@ class Runner(ABC):
             name = f"the array of {step.kind}"
             if type(array) is not kind and BY_TYPE.get(type(array)) is not adapter:
                 _check_library(adapter, adapter_of(array, name), name)
-            fact, address, own_stream = adapter.described(array, "out" if is_written else name)
+            fact, address, own_stream = adapter.described(array, name, is_written)
             if own_stream is not None:
                 _check_stream(stream, own_stream, name)
             facts += (step.kind, step.option, fact, address & ADDRESS_MASK)
@@ -391,6 +402,7 @@ class Runner(ABC):
         self._lock = threading.Lock()
 
 
+@untraced
 def views_of(
     backend: Callable[[], Backend], adapter: Adapter, a: Any, b: Any, out: Any | None
 ) -> tuple[View, View, View | None]:
@@ -401,10 +413,11 @@ def views_of(
     return (
         _located(backend, adapter, adapter.view(a, "a"), "a"),
         _located(backend, adapter, adapter.view(b, "b"), "b"),
-        None if out is None else _located(backend, adapter, adapter.view(out, "out"), "out"),
+        None if out is None else _located(backend, adapter, adapter.view(out, "out", is_written=True), "out"),
     )
 
 
+@untraced
 def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilogue) -> Fusing:
     """An epilogue with its arrays' metadata.
 
@@ -415,7 +428,7 @@ def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilog
         if step.kind not in WITHOUT_ARRAY:  # None in place of one is refused as an array
             array, name = step.array, f"the array of {step.kind}"
             _check_library(adapter, adapter_of(array, name), name)
-            view = adapter.view(array, "out" if step.kind in WRITTEN else name)
+            view = adapter.view(array, name, step.kind in WRITTEN)
             views.append(_located(backend, adapter, view, name))
     return Fusing(epilogue.structure, tuple(views))
 
@@ -447,7 +460,7 @@ def _located(backend: Callable[[], Backend], adapter: Adapter, view: View, name:
         raise UnsupportedError(
             asked=f"{name} on {view.location}",
             rule="kernels read and write the GPU's memory",
-            works=(f"pass {name}.cuda()" if adapter.library == "torch" else f"copy {name} to the GPU")
+            works=(f"pass {asking(name, '.cuda()')}" if adapter.library == "torch" else f"copy {name} to the GPU")
             + "; NumPy arrays run in the emulator",
         )
     if view.location.ordinal != UNKNOWN_ORDINAL:

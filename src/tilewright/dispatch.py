@@ -16,6 +16,7 @@ from typing import Any, overload
 from tilewright import device as devices
 from tilewright import dtypes
 from tilewright.arrays.registry import common_adapter
+from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.calls import BoundPlan, Ledger, Runner, fusing_of, views_of
 from tilewright.config import Config
@@ -26,7 +27,7 @@ from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import ConfigChanges, Plan, checked_changes, host_backend, plan_problem
+from tilewright.plan import ConfigChanges, Plan, checked_changes, checked_flag, host_backend, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 
@@ -93,6 +94,7 @@ class Dispatcher:
         self._lock = threading.Lock()
         _dispatchers.add(self)
 
+    @untraced
     def matmul(
         self,
         a: Any,
@@ -129,9 +131,10 @@ class Dispatcher:
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records and reduction is FAST and inputs is sums is None:
+        if config is None and num_sms is None and use_records is True and reduction is FAST and inputs is sums is None:
             return self._products.run(a, b, out, epilogue=epilogue)  # FAST is what a literal is
-        products = self._products_of(config, num_sms, bool(use_records), reduction, inputs, sums)
+        flag = checked_flag("use_records", use_records)
+        products = self._products_of(config, num_sms, flag, reduction, inputs, sums)
         return products.run(a, b, out, epilogue=epilogue)
 
     @overload
@@ -164,6 +167,7 @@ class Dispatcher:
         sums: DTypeLike | None = None,
         epilogue: Step | Epilogue | None = None,
     ) -> Plan: ...
+    @untraced
     def plan(
         self,
         a: Any,
@@ -188,6 +192,9 @@ class Dispatcher:
         Raises: what matmul() raises; UnsupportedError: a device without kernels, or an argument of the other form.
         Cost: microseconds to milliseconds; the kernel is compiled when it is first needed.
         """
+        use_records = checked_flag("use_records", use_records)
+        if epilogue is not None and not as_epilogue(epilogue).steps:
+            epilogue = None
         if isinstance(a, Problem):
             if any(each is not None for each in (b, out, out_dtype, inputs, sums)):
                 raise UnsupportedError(
@@ -210,6 +217,7 @@ class Dispatcher:
         wanted = None if out_dtype is None else dtypes.by_name(out_dtype)
         return self.plan_views(*views, wanted, config, num_sms, use_records, reduction, inputs, sums, fusing)
 
+    @untraced
     def plan_views(
         self,
         a: View,

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Launch
-from tilewright.config import WGMMA_M, Config
+from tilewright.config import Config
 from tilewright.errors import UnsupportedError
 from tilewright.problem import Problem
+from tilewright.tiling import WGMMA_M
 
 LIMIT_S = 20.0  # what matmul on NumPy arrays and `tilewright run` take on without being asked twice
 SMALLEST = 64  # no size is advised below it

@@ -26,8 +26,8 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
-from tilewright.epilogue_form import REDUCED, ArrayForm, Form, Kind, StepForm
-from tilewright.errors import DTypeError, UnsupportedError
+from tilewright.epilogue_form import KINDS, REDUCED, ArrayForm, Form, Kind, StepForm
+from tilewright.errors import DTypeError, ShapeError, UnsupportedError
 
 Per = Literal["column", "row"]
 Approximate = Literal["none", "tanh"]
@@ -76,7 +76,10 @@ class Step:
         return None
 
     def __or__(self, other: Step | Epilogue) -> Epilogue:
-        return as_epilogue(self) | other
+        return Epilogue((self, *_steps_of(other)))
+
+    def __ror__(self, other: Any) -> Epilogue:
+        return Epilogue((*_steps_of(other), self))  # refuses what is no step and has no | of its own, such as a class
 
 
 @dataclass(frozen=True)
@@ -245,19 +248,40 @@ class RowAmax(_Written):
 
 
 class RowSum(_Written):
-    """Stores the sum of each row at this point. Shapes: as RowAmax. The reference has it; no kernel serves it yet."""
+    """Stores the sum of each row at this point. Shapes: as RowAmax. The reference alone has it: see
+    docs/decisions.md."""
 
     kind = "row_sum"
 
 
 @dataclass(frozen=True, eq=False)
 class Epilogue:
-    """Steps in their order. What a call asks of them is worked out once: one that is kept costs less than a new one."""
+    """Steps in their order; without any it changes nothing. What a call asks of them is worked out once: one that is
+    kept costs less than a new one.
+
+    Raises: UnsupportedError: something else than steps.
+    """
 
     steps: tuple[Step, ...]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, tuple | list):
+            raise UnsupportedError(
+                asked=f"Epilogue({repr(self.steps)[:60]})",
+                rule="it is made of a tuple of steps",
+                works="pass Epilogue((Bias(b), Gelu())), or join steps by |; a single step is an epilogue by itself",
+            )
+        for step in self.steps:
+            if not isinstance(step, Step) or getattr(step, "kind", None) not in KINDS:
+                raise _no_step(step)
+        if type(self.steps) is not tuple:
+            object.__setattr__(self, "steps", tuple(self.steps))
+
     def __or__(self, other: Step | Epilogue) -> Epilogue:
-        return Epilogue(self.steps + as_epilogue(other).steps)
+        return Epilogue((*self.steps, *_steps_of(other)))
+
+    def __ror__(self, other: Any) -> Epilogue:
+        return Epilogue((*_steps_of(other), *self.steps))
 
     @cached_property
     def arrays(self) -> tuple[Any, ...]:
@@ -283,14 +307,21 @@ def as_epilogue(value: Any) -> Epilogue:
 
     Raises: UnsupportedError: it is neither.
     """
-    if isinstance(value, Epilogue):
-        return value
-    if isinstance(value, Step):
-        return Epilogue((value,))
-    raise UnsupportedError(
+    return value if isinstance(value, Epilogue) else Epilogue((value,))
+
+
+def _steps_of(value: Any) -> tuple[Any, ...]:
+    return value.steps if isinstance(value, Epilogue) else (value,)
+
+
+def _no_step(value: object) -> UnsupportedError:
+    is_class = isinstance(value, type) and issubclass(value, Step)
+    return UnsupportedError(
         asked=f"epilogue = {repr(value)[:60]}",
         rule="it is a value of tilewright.epilogue, or several joined by |",
-        works="pass epilogue=Bias(b) | Gelu() for instance",
+        works=f"call the class, {value.__name__}(...), which makes one"  # type: ignore[attr-defined]  # it is one
+        if is_class
+        else "pass epilogue=Bias(b) | Gelu() for instance",
     )
 
 
@@ -364,10 +395,20 @@ def evaluate(
 ) -> Evaluated:
     """The steps on some rows of the sums of one matrix of a batch.
 
-    Shapes: `sums` and `bound` (rows, n) in float64, the sums and how far fp32 sums may be off; `rows` selects theirs
-    from the arrays, whose matrix of the batch is `matrix`. Arrays are read as they are now: a c that is out itself has
-    to be a copy from before the product.
+    Shapes: `sums` and `bound` (rows, n) in float64, the sums and how far fp32 sums may be off, which may be a number
+    for all; `rows` selects theirs from the arrays, whose matrix of the batch is `matrix`. Arrays are read as they are
+    now: a c that is out itself has to be a copy from before the product.
+    Raises: ShapeError: sums and a bound that are no such arrays, or a step's array that does not fit them.
     """
+    shape = tuple(getattr(sums, "shape", ()))
+    if isinstance(bound, numbers.Real):
+        bound = _full(sums, bound)
+    if len(shape) != 2 or shape != tuple(getattr(bound, "shape", ())):
+        raise ShapeError(
+            asked=f"an epilogue of sums {shape} with a bound {tuple(getattr(bound, 'shape', ()))}",
+            rule="both are arrays (rows, n), and of one shape",
+            works="pass the rows of one matrix, in NumPy or torch, and a bound for each element or a number",
+        )
     current = Bounded(sums, bound)
     written: list[tuple[Step, Bounded]] = []
     with np.errstate(invalid="ignore", over="ignore"):  # infinities and NaN are data
@@ -393,11 +434,11 @@ def _after(step: Step, given: Bounded, matrix: tuple[int, ...], rows: Any) -> Bo
     if isinstance(step, Alpha):
         return _rounded(step.x * x, abs(step.x) * off)
     if isinstance(step, Beta):
-        return given if step.x == 0 else _rounded(x + step.x * _block(step, matrix, rows), off)
+        return given if step.x == 0 else _rounded(x + step.x * _block(step, matrix, rows, x.shape), off)
     if isinstance(step, Bias | Add):
-        return _rounded(x + _block(step, matrix, rows), off)
+        return _rounded(x + _block(step, matrix, rows, x.shape), off)
     if isinstance(step, Scale):
-        scales = _block(step, matrix, rows)
+        scales = _block(step, matrix, rows, x.shape)
         return _rounded(x * scales, abs(scales) * off)
     if isinstance(step, Gated):
         half = x.shape[-1] // 2
@@ -470,16 +511,32 @@ def _largest(x: Any) -> Any:
     return x.amax(-1) if hasattr(x, "amax") else x.max(-1)  # either gives NaN where one is
 
 
-def _block(step: Step, matrix: tuple[int, ...], rows: Any) -> Any:
-    """The step's array in float64 as it meets these rows of this matrix: (rows, n), (rows, 1) or (1, n)."""
+def _block(step: Step, matrix: tuple[int, ...], rows: Any, shape: tuple[int, int]) -> Any:
+    """The step's array in float64 as it meets these rows, (rows, n), of this matrix: (rows, n), (rows, 1) or (1, n).
+
+    Raises: ShapeError: it does not.
+    """
     array = step.array
-    assert array is not None
-    if step.option == "column":
-        return _float64(array)[None, :]
-    own = array[matrix] if array.ndim > len(matrix) + (0 if step.option == "row" else 1) else array
-    if step.option == "row":
-        return _float64(own[rows])[:, None]
-    return _float64(own[rows])
+    num_dims = len(getattr(array, "shape", ()))
+    is_vector = step.option in ("column", "row")
+    if num_dims >= (1 if is_vector else 2):
+        own = array
+        if step.option != "column":
+            own = (array[matrix] if num_dims > len(matrix) + (0 if is_vector else 1) else array)[rows]  # type: ignore[index]  # an array
+        block = _float64(own)
+        block = block[None, :] if step.option == "column" else block[:, None] if is_vector else block
+        if tuple(block.shape) in (tuple(shape), (shape[0], 1) if step.option == "row" else (1, shape[1])):
+            return block
+    raise ShapeError(
+        asked=f"an array {tuple(getattr(array, 'shape', ()))} for {step.kind}",
+        rule=f"it has values for the rows and columns that it meets, here {tuple(shape)}",
+        works="pass one of the product's shape, or a vector of its rows or columns",
+    )
+
+
+def _full(like: Any, value: numbers.Real) -> Any:
+    shape = getattr(like, "shape", ())
+    return like.new_full(shape, value) if hasattr(like, "new_full") else np.full(shape, value, np.float64)
 
 
 def _float64(values: Any) -> Any:
@@ -492,8 +549,19 @@ def written_steps(epilogue: Step | Epilogue) -> Iterator[Step]:
 
 
 def array_dtype(array: Any) -> DType:
-    """The element type of an array, or that a type's name stands for."""
-    return dtypes.by_name(array if isinstance(array, str | DType) else array.dtype)
+    """The element type of an array, or that a type's name stands for.
+
+    Raises: DTypeError: neither, or another type.
+    """
+    if isinstance(array, str | DType):
+        return dtypes.by_name(array)
+    if isinstance(array, type) or not hasattr(array, "dtype"):
+        raise DTypeError(
+            asked=f"an epilogue with {repr(array)[:40]} for an array",
+            rule="where only a Problem is known, its place is taken by an array, or by the name of an element type",
+            works='pass Bias("bf16") for instance',
+        )
+    return dtypes.by_name(array.dtype)
 
 
 def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...] = ()) -> Form:

@@ -6,13 +6,15 @@ with their arrays and what they mean, are epilogue.py's.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from tilewright.dtypes import BF16, FP16, FP32, DType
 from tilewright.errors import DTypeError, UnsupportedError
 
 Kind = Literal["alpha", "beta", "bias", "scale", "relu", "gelu", "silu", "add", "gated", "aux", "row_amax", "row_sum"]
+KINDS: frozenset[str] = frozenset(get_args(Kind))
 WITH_NUMBER: frozenset[str] = frozenset({"alpha", "beta"})  # steps with a number that every call gives
 WITHOUT_ARRAY: frozenset[str] = frozenset({"alpha", "relu", "gelu", "silu", "gated"})
 WRITTEN: frozenset[str] = frozenset({"aux", "row_amax", "row_sum"})  # steps whose array is written
@@ -180,12 +182,36 @@ def check_sums(sums: DType) -> None:
         )
 
 
+def check_kinds(kinds: Iterable[str]) -> None:
+    """Raises UnsupportedError: steps that no kernel has, or has together."""
+    kinds = tuple(kinds)
+    if kinds.count("gated") > 1:
+        raise UnsupportedError(
+            asked="an epilogue that gates twice", rule="columns are gated once", works="leave one Gated out"
+        )
+    if "row_sum" in kinds:
+        raise UnsupportedError(
+            asked="the sum of each row",
+            rule="tiles of one row are added by CTAs in no fixed order, and results are the same bits in every run",
+            works="sum out, or an Aux, with the array library",
+        )
+
+
 def check_array_dtypes(form: Form) -> None:
     """Raises DTypeError: an array of a type that no kernel reads or writes beside a product."""
     for _, kind, array in form.arrays:
         if array.dtype not in ARRAY_DTYPES:
             raise DTypeError(
-                asked=f"an array of {array.dtype} for {kind}",
-                rule=f"arrays of an epilogue are {', '.join(map(str, ARRAY_DTYPES[:-1]))} or {ARRAY_DTYPES[-1]}",
-                works="cast it to one of them",
+                asked=f"an array of {array.dtype} for {kind}", rule=array_dtypes_rule(), works="cast it to one of them"
             )
+        if kind in REDUCED and array.dtype != FP32:
+            raise DTypeError(
+                asked=f"an array of {array.dtype} for {kind}",
+                rule="values of rows are stored in fp32",
+                works="pass fp32",
+            )
+
+
+def array_dtypes_rule() -> str:
+    """What arrays may be, in a sentence."""
+    return f"arrays of an epilogue are {', '.join(map(str, ARRAY_DTYPES[:-1]))} or {ARRAY_DTYPES[-1]}"

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright import dtypes
 from tilewright.batching import Matrices
-from tilewright.epilogue_form import REDUCED, WITHOUT_ARRAY, WRITTEN, ArrayForm, Form, StepForm
-from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.epilogue_form import REDUCED, WITHOUT_ARRAY, WRITTEN, ArrayForm, Form, StepForm, check_kinds
+from tilewright.errors import LayoutError, ShapeError, UnsupportedError
 from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
 from tilewright.tensor import Location, Rows, View, overlap
 
@@ -63,7 +62,7 @@ def strides_of(
     folded.
 
     Shapes: `shape` (*batch, m, n) is the product's, `dims` the dimensions of a and b.
-    Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: an array that no step takes.
+    Raises: ShapeError, LayoutError, UnsupportedError: steps that are not served, an array that no step takes.
     """
     if min(dims) < 2:
         raise ShapeError(
@@ -71,19 +70,10 @@ def strides_of(
             rule="an epilogue meets rows and columns, which a vector has not both",
             works="pass a[None] or b[:, None]",
         )
-    if sum(kind == "gated" for kind, _ in fusing.structure) > 1:
-        raise UnsupportedError(
-            asked="an epilogue that gates twice", rule="columns are gated once", works="leave one Gated out"
-        )
+    check_kinds(kind for kind, _ in fusing.structure)
     found = []
     width = shape[-1]
     for _, kind, option, view in fusing.steps():
-        if kind == "row_sum":
-            raise UnsupportedError(
-                asked="the sum of each row",
-                rule="tiles of one row are added by CTAs in no fixed order, and results are the same bits in every run",
-                works="sum out, or an Aux, with the array library",
-            )
         if kind == "row_amax" and width == 0:
             raise ShapeError(
                 asked="the largest magnitude of rows without a column", rule="there is none", works="pass n > 0"
@@ -102,10 +92,6 @@ def _check_view(kind: str, view: View, location: Location) -> None:
             asked=f"a on {location} and the array of {kind} on {view.location}",
             rule="the operands of one product lie on one device",
             works=f"move it to {location}",
-        )
-    if kind in REDUCED and view.dtype != dtypes.FP32:
-        raise DTypeError(
-            asked=f"an array of {view.dtype} for {kind}", rule="values of rows are stored in fp32", works="pass fp32"
         )
     if any(stride < 0 or stride * view.dtype.size >= MAX_PITCH_BYTES for stride in view.strides):
         raise LayoutError(
@@ -269,10 +255,11 @@ def check_fused(problem: Problem, addresses: tuple[int, ...]) -> None:
             own.append((step.kind, rows, step.kind in WRITTEN))
             is_out = _is_out(problem, step, width) and address == addresses[2]
             if not is_out and overlap(rows, product["out"]):
+                own_memory = "an array of its own" if step.kind in WRITTEN else "a copy"
                 raise LayoutError(
                     asked=f"an array of {step.kind} that shares memory with out",
                     rule="beta's and add's may be out itself, with its type and strides; nothing else may overlap it",
-                    works="pass out itself, or a copy",
+                    works=f"pass {'out itself, or ' if step.kind in ('beta', 'add') else ''}{own_memory}",
                 )
         if step.kind == "gated":
             width //= 2

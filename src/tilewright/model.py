@@ -13,7 +13,7 @@ from itertools import chain
 
 from tilewright.ampere_config import AmpereConfig
 from tilewright.ampere_work import ampere_work_of
-from tilewright.config import MAX_TILES, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
 from tilewright.kernels import repack, sums
@@ -22,6 +22,7 @@ from tilewright.kernels.family import Family
 from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
 from tilewright.rates import energy_share, tensor_flops_per_cycle
+from tilewright.tiling import MAX_TILES
 from tilewright.work import RAMP_US, TENSOR_PJ, Wave, Work, clock_ghz_of, work_of
 
 # The copy of operands: first bytes from memory and the last written, and of DRAM's rate what reads and writes together

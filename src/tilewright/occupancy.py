@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.config import WARP_THREADS
 from tilewright.device import Device
 from tilewright.errors import UnsupportedError
+from tilewright.tiling import WARP_THREADS
 
 # Warps and CTAs that are resident on an SM at most. Source: CUDA C++ programming guide, technical specifications per
 # compute capability.

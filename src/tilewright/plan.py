@@ -469,6 +469,19 @@ def _cards(sms: tuple[tuple[int, int], ...]) -> str:
     return ", ".join(name for name in PRESETS if preset(name).sm in sms)
 
 
+def checked_flag(name: str, value: object) -> bool:
+    """`value` as True or False.
+
+    Raises: UnsupportedError: it is neither, such as an array of several elements.
+    """
+    try:
+        return bool(value)
+    except (TypeError, ValueError, RuntimeError):  # NumPy's, torch's: says which argument it is
+        raise UnsupportedError(
+            asked=f"{name} = {repr(value)[:60]}", rule="it is True or False", works=f"pass {name}=True"
+        ) from None
+
+
 def checked_num_sms(num_sms: object, device: Device) -> int | None:
     """`num_sms` as an int, of whichever library's integers it is; None for all.
 

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from tilewright import dtypes
 from tilewright.dtypes import DType, DTypeLike
-from tilewright.epilogue_form import Form, check_array_dtypes, check_sums
+from tilewright.epilogue_form import Form, check_array_dtypes, check_kinds, check_sums
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
 
 AMajor = Literal["k", "m"]
@@ -432,9 +432,10 @@ def checked(problem: Problem) -> Problem:
 
 
 def _check_epilogue(problem: Problem, form: Form) -> None:
-    """Raises the refusal of an epilogue of other sums than fp32 or of strange arrays; of a gated one whose columns do
-    not come in pairs."""
+    """Raises the refusal of an epilogue of other sums than fp32, of steps that are not served, of strange arrays; of a
+    gated one whose columns do not come in pairs."""
     check_sums(problem.sums)
+    check_kinds(step.kind for step in form.steps)
     check_array_dtypes(form)
     if form.is_gated and problem.n % 2:
         raise ShapeError(

@@ -38,11 +38,12 @@ from typing import Literal
 
 from tilewright import settings
 from tilewright.ampere_config import AmpereConfig
-from tilewright.config import SWIZZLE_BYTES, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import sums_of
 from tilewright.order import Reduction, order_for, order_of
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.tiling import SWIZZLE_BYTES
 
 SCHEMA = 1  # of a line; a line of another is not ours
 

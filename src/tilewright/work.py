@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.epilogue_form import Form
 from tilewright.fusing import moved_bytes
 from tilewright.problem import Problem
+from tilewright.tiling import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
 SMEM_BYTES_PER_CYCLE = 128

@@ -72,7 +72,7 @@ def test_a_mask_a_torn_stride_and_a_read_only_out_are_refused():
     array = GpuArray(gpu((8, 8)).host, read_only=True)
     adapter.view(array, "a")
     with pytest.raises(LayoutError, match="read-only"):
-        adapter.view(array, "out")
+        adapter.view(array, "out", is_written=True)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_numpys_foreign_byte_order_torn_strides_and_read_only_out_are_refused():
     fixed.flags.writeable = False
     NumpyAdapter().view(fixed, "a")
     with pytest.raises(LayoutError, match="read-only"):
-        NumpyAdapter().view(fixed, "out")
+        NumpyAdapter().view(fixed, "out", is_written=True)
 
 
 def test_numpy_allocates_in_host_memory():

@@ -304,7 +304,7 @@ def on_gpu(torch, monkeypatch) -> Dispatcher:
     """A dispatcher to which torch's CPU tensors are on GPU 0, whose kernels multiply them where they lie."""
     real = TorchAdapter.view
 
-    def view(self, array, name):
+    def view(self, array, name, is_written=False):
         return dataclasses.replace(real(self, array, name), location=Location("cuda", 0))
 
     monkeypatch.setattr(TorchAdapter, "view", view)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tilewright.config import CLUSTERS
 from tilewright.device import preset
 from tilewright.kernels.hopper import HOPPER
+from tilewright.legality import CLUSTERS
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "candidates.py"
 H200 = preset("h200")

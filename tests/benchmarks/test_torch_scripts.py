@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setattr(sys, "path", [*sys.path])  # to which model.py adds
     spec = importlib.util.spec_from_file_location(f"{name}_script", ROOT / "benchmarks" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -55,6 +55,12 @@ def test_without_ncu_the_refusal_says_what_works(monkeypatch: pytest.MonkeyPatch
         (("128", "128", "128", "--size", "128"), "without M N K"),
         (("--size", "12y"), "is no size"),
         (("--from", "rows.json", "--rung", "a4"), "rows say themselves"),
+        (("--from", "rows.json", "--dtype", "fp16", "--device", "a100"), "leave out --dtype, --device"),
+        (("--from", "rows.json", "--dtype", "bf16"), "leave out --dtype"),  # also what it would be unasked
+        (("--from", "rows.json", "64", "64", "64", "--contiguous"), "leave out [M N K], --contiguous"),
+        (("--from", "rows.json", "--emulated"), "without --from"),
+        (("--from", "ncu.csv", "--size", "64", "--limit-s", "9"), "does not run with --emulated or --from"),
+        (("--emulated", "--size", "64", "--limit-s", "9"), "does not run with --emulated or --from"),
         (("--size", "64", "--rung", "a4", "--family", "ampere"), "a rung is a kernel by itself"),
         (("--emulated", "--from", "x.csv", "--size", "128"), "without --from"),
         (("--size", "128", "--from", "nowhere.csv"), "No such file"),

@@ -18,12 +18,13 @@ from products import H200
 
 from tilewright.backends.emulated import emulated
 from tilewright.bench.cases import wide
-from tilewright.config import CLUSTERS, Config
+from tilewright.config import Config
 from tilewright.dtypes import by_name
 from tilewright.host_operands import host_operand, host_operands
 from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
+from tilewright.legality import CLUSTERS
 from tilewright.problem import AMajor, Major, Problem, checked, packed
 
 PATTERN = 7

@@ -211,6 +211,10 @@ def test_what_is_no_module_or_has_no_weight_is_said() -> None:
     for function in (T.patch, T.unpatch):
         with pytest.raises(UnsupportedError, match="the model itself"):
             function([nn.Linear(4, 4)])
+    with pytest.raises(UnsupportedError, match=r"patch with where = \['head'\]"):
+        T.patch(nn.Linear(4, 4), where=["head"])
+    with pytest.raises(UnsupportedError, match="emulates = tensor"):
+        T.patch(nn.Linear(4, 4), emulates=torch.zeros(2))
     bare = nn.Linear(4, 4, dtype=BF16)
     del bare.weight
     assert "no weight" in str(T.patch(bare, emulates=True))

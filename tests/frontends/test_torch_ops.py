@@ -277,6 +277,17 @@ def test_deterministic_algorithms_are_what_these_are() -> None:
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
+def freed(*shape: int) -> Any:
+    tensor = whole(*shape)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def into_main_grad(x: Any, main_grad: Any) -> None:
+    weight = whole(*main_grad.shape).requires_grad_()
+    T.linear(x, weight, main_grad=main_grad).sum().backward()
+
+
 REFUSED = {
     "two types": (lambda: T.matmul(whole(4, 8), whole(8, 4, dtype=torch.float16)), DTypeError, "cast b"),
     "fp32": (lambda: T.linear(whole(4, 8).float(), whole(4, 8).float()), DTypeError, "autocast"),
@@ -320,6 +331,46 @@ REFUSED = {
         "a place of its own",
     ),
     "no tensor": (lambda: T.matmul(whole(4, 8), None), UnsupportedError, "pass a tensor"),
+    "a negated out": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out=torch._neg_view(whole(4, 4))),
+        UnsupportedError,
+        "resolve_neg",
+    ),
+    "an out_dtype that is none": (lambda: T.matmul(whole(4, 8), whole(8, 4), out_dtype=[1]), UnsupportedError, "type"),
+    "an out_dtype beside an out": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out=whole(4, 4), out_dtype=whole(2)),
+        UnsupportedError,
+        "element type of torch",
+    ),
+    "a bias that is none": (lambda: T.linear(whole(4, 8), whole(4, 8), [1.0]), UnsupportedError, "bias a builtins.l"),
+    "a sparse bias": (lambda: T.linear(whole(4, 8), whole(4, 8), whole(4).to_sparse()), UnsupportedError, "to_dense"),
+    "a main_grad that is none": (
+        lambda: T.linear(whole(4, 8), whole(4, 8), main_grad=3),
+        UnsupportedError,
+        "main_grad a builtins.int",
+    ),
+    "an activation that is none": (
+        lambda: T.linear(whole(4, 8), whole(4, 8), activation=whole(2)),
+        UnsupportedError,
+        "relu, gelu",
+    ),
+    "an alpha that is none": (
+        lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), alpha="2"),
+        DTypeError,
+        "alpha = '2'",
+    ),
+    "a beta past fp64": (lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), beta=10**400), DTypeError, "fp32"),
+    "a quantized tensor": (
+        lambda: T.mm(torch.quantize_per_tensor(torch.ones(4, 8), 1.0, 0, torch.qint8), whole(8, 4)),
+        UnsupportedError,
+        "dequantize",
+    ),
+    "a storage that was freed": (lambda: T.matmul(freed(4, 8), whole(8, 4)), LayoutError, "no memory"),
+    "a main_grad of one element": (
+        lambda: into_main_grad(whole(4, 8), torch.zeros(1, 1).expand(4, 8)),
+        LayoutError,
+        "main_grad .* a place of its own",
+    ),
     "a sparse tensor": (lambda: T.linear(whole(4, 8).to_sparse(), whole(4, 8)), UnsupportedError, "to_dense"),
     "an activation under vmap": (
         lambda: torch.vmap(lambda x, w: T.linear(x, w, activation="elu"))(whole(2, 4, 8), whole(2, 4, 8)),

@@ -12,12 +12,13 @@ import pytest
 
 from tilewright import device, disassemble
 from tilewright.backends.base import IntArgument, Launch, MapArgument
-from tilewright.config import CLUSTERS, Config
+from tilewright.config import Config
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import group_rows
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
+from tilewright.legality import CLUSTERS
 from tilewright.problem import Problem, packed
 
 H200 = device.preset("h200")

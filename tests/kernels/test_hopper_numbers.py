@@ -15,10 +15,11 @@ from tilewright import device, dispatch
 from tilewright.backends.base import IntArgument, IntsArgument, MapArgument, PointerArgument
 from tilewright.backends.parameters import Packer
 from tilewright.bench.suite import GROUPS
-from tilewright.config import MAX_TILES, Config
+from tilewright.config import Config
 from tilewright.errors import RefusalError
 from tilewright.kernels.hopper import HOPPER
 from tilewright.problem import MAX_EXTENT, Problem, checked, packed
+from tilewright.tiling import MAX_TILES
 
 H200 = device.preset("h200")
 SETTINGS = settings(

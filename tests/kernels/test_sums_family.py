@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 import tilewright
 from tilewright import device
 from tilewright.backends.base import IntArgument, MapArgument, PointerArgument, StructArgument
-from tilewright.config import MAX_SLICES, MAX_SLICES_BYTES, Config
+from tilewright.config import Config
 from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step, packed_form
 from tilewright.errors import ConfigError
 from tilewright.jit.build import build
 from tilewright.kernels import product, repack, sums
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
+from tilewright.legality import MAX_SLICES, MAX_SLICES_BYTES
 from tilewright.model import predict, sums_us
 from tilewright.problem import MAX_EXTENT, Problem, packed
 

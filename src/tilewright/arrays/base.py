@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
+from tilewright.epilogue_form import array_dtypes_rule
 from tilewright.errors import DTypeError, LayoutError, UnsupportedError
 from tilewright.tensor import View
 
@@ -65,8 +66,8 @@ class Adapter(ABC):
         return None
 
     @abstractmethod
-    def view(self, array: Any, name: str) -> View:
-        """The metadata of operand `name`; "out" is going to be written.
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
+        """The metadata of the operand that sentences call `name`; one that is written has to allow it.
 
         Raises: UnsupportedError, DTypeError, LayoutError: an array that is no plain strided memory of a known type.
         """
@@ -76,14 +77,15 @@ class Adapter(ABC):
 
         Raises: what view() raises.
         """
-        return describe_views(self.view(a, "a"), self.view(b, "b"), None if out is None else self.view(out, "out"))
+        written = None if out is None else self.view(out, "out", is_written=True)
+        return describe_views(self.view(a, "a"), self.view(b, "b"), written)
 
-    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+    def described(self, array: Any, name: str, is_written: bool = False) -> tuple[Hashable, int, int | None]:
         """(facts, address, stream) of one more array of a call, as describe() has them of a, b and out.
 
         Raises: what describe() raises.
         """
-        view = self.view(array, name)
+        view = self.view(array, name, is_written)
         return _facts(view), view.address, None
 
     def stream(self, ordinal: int) -> int:
@@ -135,7 +137,10 @@ def named_dtype(spelling: str, name: str) -> DType:
     try:
         return dtypes.by_name(spelling)
     except DTypeError as refusal:  # adds which operand it is
-        raise DTypeError(asked=f"{name} of {refusal.asked}", rule=refusal.rule, works=refusal.works) from None
+        rule, works = refusal.rule, refusal.works
+        if name not in ("a", "b", "out"):
+            rule, works = array_dtypes_rule(), "cast it to one of them"
+        raise DTypeError(asked=f"{name} of {refusal.asked}", rule=rule, works=works) from None
 
 
 def numpy_dtype(dtype: np.dtype[Any], name: str) -> DType:
@@ -147,7 +152,7 @@ def numpy_dtype(dtype: np.dtype[Any], name: str) -> DType:
         raise DTypeError(
             asked=f"{name} of dtype {dtype.str}",
             rule="elements are read in the machine's byte order",
-            works=f"convert it: {name}.astype({name}.dtype.newbyteorder('='))",
+            works="convert it: x.astype(x.dtype.newbyteorder('='))",
         )
     return named_dtype(dtype.name, name)
 
@@ -176,9 +181,14 @@ def packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def read_only(name: str, library: str) -> LayoutError:
-    """The refusal of an out that its library says may not be written."""
+    """The refusal of an array that is written, and that its library says may not be."""
     return LayoutError(
         asked=f"{name}, a read-only {library} array",
-        rule="the product is written into it",
-        works=f"pass a writable array as {name}",
+        rule="the call writes into it",
+        works="pass a writable array",
     )
+
+
+def asking(name: str, request: str) -> str:
+    """What is asked of an operand, in a sentence: of a "a.cuda()", of others ".cuda() of the array of bias"."""
+    return f"{name}{request}" if name.isidentifier() else f"{request} of {name}"

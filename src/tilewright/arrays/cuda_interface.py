@@ -40,17 +40,17 @@ class CudaInterfaceAdapter(Adapter):
     def describe(self, a: Any, b: Any, out: Any | None) -> Any:
         operands = [("a", a), ("b", b)] if out is None else [("a", a), ("b", b), ("out", out)]
         interfaces = [(name, _interface_of(array, name)) for name, array in operands]
-        views = [_view(interface, name) for name, interface in interfaces]
+        views = [_view(interface, name, name == "out") for name, interface in interfaces]
         described = describe_views(views[0], views[1], views[2] if len(views) == 3 else None)
         return described._replace(stream=_stream(interfaces))
 
-    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+    def described(self, array: Any, name: str, is_written: bool = False) -> tuple[Hashable, int, int | None]:
         interface = _interface_of(array, name)
-        facts, address, _ = super().described(array, name)
+        facts, address, _ = super().described(array, name, is_written)
         return facts, address, _stream([(name, interface)])
 
-    def view(self, array: Any, name: str) -> View:
-        return _view(_interface_of(array, name), name)
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
+        return _view(_interface_of(array, name), name, is_written)
 
 
 def _interface_of(array: Any, name: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _interface_of(array: Any, name: str) -> dict[str, Any]:
     return interface
 
 
-def _view(interface: dict[str, Any], name: str) -> View:
+def _view(interface: dict[str, Any], name: str, is_written: bool) -> View:
     if interface.get("mask") is not None:
         raise UnsupportedError(
             asked=f"{name} with a mask",
@@ -72,7 +72,7 @@ def _view(interface: dict[str, Any], name: str) -> View:
         raise _malformed(name, "typestr", typestring, "a text such as '<f2'")
     dtype = named_dtype(_SPELLINGS.get(typestring, typestring), name)
     address, is_read_only = _data(interface.get("data"), name)
-    if name == "out" and is_read_only:
+    if is_written and is_read_only:
         raise read_only(name, "CUDA")
     shape = _whole_numbers(interface.get("shape"), name, "shape")
     if min(shape, default=0) < 0:

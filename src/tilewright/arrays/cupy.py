@@ -25,7 +25,7 @@ class CupyAdapter(Adapter):
         array = getattr(sys.modules.get("cupy"), "ndarray", None)
         return array is not None and issubclass(kind, array)
 
-    def view(self, array: Any, name: str) -> View:
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
         dtype = numpy_dtype(np.dtype(array.dtype), name)
         return View(
             array.data.ptr,

@@ -76,10 +76,10 @@ class DLPackAdapter(Adapter):
         return hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__")
 
     def describe(self, a: Any, b: Any, out: Any | None) -> Any:
-        views = (self.view(a, "a"), self.view(b, "b"), None if out is None else self.view(out, "out"))
-        return describe_views(*views)._replace(stream=LEGACY_STREAM)
+        written = None if out is None else self.view(out, "out", is_written=True)
+        return describe_views(self.view(a, "a"), self.view(b, "b"), written)._replace(stream=LEGACY_STREAM)
 
-    def view(self, array: Any, name: str) -> View:
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
         kind, _ = map(int, array.__dlpack_device__())
         if kind not in (_CPU, _CUDA, _CUDA_MANAGED):
             raise UnsupportedError(
@@ -91,7 +91,7 @@ class DLPackAdapter(Adapter):
         # caller's array keeps the memory alive.
         capsule = _capsule_of(array, None if kind == _CPU else LEGACY_STREAM, name)
         tensor, is_read_only = _tensor_of(capsule, name)
-        if name == "out" and is_read_only:
+        if is_written and is_read_only:
             raise read_only(name, type(array).__module__.split(".")[0])
         shape = tuple(tensor.shape[: tensor.ndim])
         strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed_strides(shape)

@@ -39,20 +39,20 @@ class JaxAdapter(DLPackAdapter):
             "call tilewright on arrays, outside of what JAX traces; inside use jax.numpy.matmul",
         )
 
-    def view(self, array: Any, name: str) -> View:
-        if name == "out":
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
+        if is_written:
             raise LayoutError(
-                asked="out, a JAX array",
+                asked=f"{name}, a JAX array",
                 rule="JAX arrays do not change",
-                works="leave out out: a fresh array is returned",
+                works="leave out out: a fresh array is returned" if name == "out" else "leave that step out",
             )
         if len(array.devices()) != 1:
             raise UnsupportedError(
                 asked=f"{name} on {len(array.devices())} devices",
                 rule="a product runs on the one device that holds its operands",
-                works=f"pass one shard of {name}: {name}.addressable_data(0), or jax.device_put({name}, device)",
+                works="pass one shard of it, x.addressable_data(0), or jax.device_put(x, device)",
             )
-        return super().view(array, name)
+        return super().view(array, name, is_written)
 
     def empty(self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: DType, ordinal: int) -> tuple[Any, int]:
         device = next(each for each in self._jax.local_devices(backend="cuda") if each.local_hardware_id == ordinal)

@@ -27,9 +27,9 @@ class NumpyAdapter(Adapter):
             return "a product has no missing elements", "pass .filled(0), or the elements without their mask, .data"
         return None
 
-    def view(self, array: Any, name: str) -> View:
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
         dtype = numpy_dtype(array.dtype, name)
-        if name == "out" and not array.flags.writeable:
+        if is_written and not array.flags.writeable:
             raise read_only(name, self.library)
         strides = element_strides(array.shape, array.strides, dtype, name)
         return View(array.ctypes.data, array.shape, strides, dtype, Location("host", 0))

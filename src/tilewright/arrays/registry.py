@@ -14,6 +14,7 @@ from tilewright.arrays.dlpack import DLPackAdapter
 from tilewright.arrays.jax import JaxAdapter
 from tilewright.arrays.numpy import NumpyAdapter
 from tilewright.arrays.torch import TorchAdapter
+from tilewright.arrays.untraced import tell_torch, untraced
 from tilewright.errors import UnsupportedError
 
 # A library's own adapter before the protocols that it speaks as well. DLPack before the CUDA array interface: it says
@@ -40,10 +41,14 @@ def adapter_of(array: Any, name: str) -> Adapter:
 
     Raises: UnsupportedError: an object of no known library and no known protocol, or of a type that is refused whole.
     """
-    kind = type(array)
-    found = BY_TYPE.get(kind)
-    if found is not None:
-        return found
+    found = BY_TYPE.get(type(array))
+    return found if found is not None else _met(type(array), name)
+
+
+@untraced
+def _met(kind: type, name: str) -> Adapter:
+    """The adapter of a type that is met for the first time."""
+    tell_torch()
     for adapter_kind in _KINDS:
         if adapter_kind.owns(kind):
             if (refused := adapter_kind.refusal_of(kind)) is not None:
@@ -61,6 +66,7 @@ def adapter_of(array: Any, name: str) -> Adapter:
     )
 
 
+@untraced
 def common_adapter(a: Any, b: Any, out: Any | None) -> Adapter:
     """The one adapter of all operands.
 

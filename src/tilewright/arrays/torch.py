@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from types import SimpleNamespace
 from typing import Any
 
-from tilewright.arrays.base import ADDRESS_MASK, Adapter, named_dtype
+from tilewright.arrays.base import ADDRESS_MASK, Adapter, asking, named_dtype
 from tilewright.dtypes import STORED, DType
 from tilewright.errors import UnsupportedError
 from tilewright.tensor import Location, View
@@ -101,7 +101,7 @@ class TorchAdapter(Adapter):
             self._view_all(a, b, out)
             raise
 
-    def described(self, array: Any, name: str) -> tuple[Hashable, int, int | None]:
+    def described(self, array: Any, name: str, is_written: bool = False) -> tuple[Hashable, int, int | None]:
         try:
             if array.requires_grad and self._torch.is_grad_enabled():
                 raise _records_gradients([name], name)
@@ -115,7 +115,7 @@ class TorchAdapter(Adapter):
             self.view(array, name)
             raise
 
-    def view(self, array: Any, name: str) -> View:
+    def view(self, array: Any, name: str, is_written: bool = False) -> View:
         refusal = self._refusal(array)
         if refusal is not None:
             what, works = refusal
@@ -126,7 +126,9 @@ class TorchAdapter(Adapter):
         kind = array.device.type
         if kind not in ("cuda", "cpu"):
             raise UnsupportedError(
-                asked=f"{name} on {array.device}", rule="kernels run on NVIDIA GPUs", works=f"use {name}.cuda()"
+                asked=f"{name} on {array.device}",
+                rule="kernels run on NVIDIA GPUs",
+                works=f"use {asking(name, '.cuda()')}",
             )
         location = Location("cuda", array.get_device()) if kind == "cuda" else Location("host", 0)
         try:
@@ -180,7 +182,8 @@ class TorchAdapter(Adapter):
             raise UnsupportedError(
                 asked=f"{name}, a dual tensor of forward-mode differentiation",
                 rule="matmul runs outside of autograd: its result would have no tangent",
-                works=f"pass torch.autograd.forward_ad.unpack_dual({name}).primal, or use torch.matmul",
+                works=f"pass torch.autograd.forward_ad.unpack_dual({name if name.isidentifier() else 'x'}).primal, "
+                "or use torch.matmul",
             )
 
     def stream(self, ordinal: int) -> int:
@@ -214,7 +217,7 @@ def _records_gradients(names: list[str], first: str) -> UnsupportedError:
     return UnsupportedError(
         asked=f"a product that records gradients ({' and '.join(names)} requires grad)",
         rule="matmul runs outside of autograd: its result would have no gradient",
-        works=f"pass {first}.detach() or call it under torch.no_grad()",
+        works=f"pass {asking(first, '.detach()')} or call it under torch.no_grad()",
     )
 
 

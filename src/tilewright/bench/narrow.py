@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright import model
-from tilewright.config import SPLITS, Config
+from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.legality import SPLITS
 from tilewright.problem import Problem, packed
 
 if TYPE_CHECKING:  # a table needs no driver

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tilewright.backends.base import Backend, MapArgument
 from tilewright.calls import Ledger
-from tilewright.config import WARP_THREADS, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Source
@@ -25,6 +25,7 @@ from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import render
 from tilewright.plan import Plan
 from tilewright.problem import Problem, packed
+from tilewright.tiling import WARP_THREADS
 
 Row = dict[str, Any]
 

@@ -18,6 +18,7 @@ DEFAULT_SIZE = "4096"
 
 
 def profile(
+    context: typer.Context,
     what: Annotated[list[str] | None, typer.Argument(metavar="[M N K]", help="One product; or --size.")] = None,
     size: Annotated[str | None, typer.Option("--size", metavar="N|MxNxK", help="The product; default 4096.")] = None,
     rung: Annotated[
@@ -57,8 +58,13 @@ def profile(
     if into is not None:
         terminal.check_file("--into", into)
     is_rows = from_file is not None and from_file.suffix == ".json"
-    if is_rows and (what or size or rung or family):
-        raise typer.BadParameter("rows say themselves what was profiled; leave the product out", param_hint="--from")
+    given = terminal.given(context)
+    if is_rows and (meaningless := [each for each in given if each not in ("--from", "--into")]):
+        raise typer.BadParameter(
+            f"rows say themselves what was profiled; leave out {', '.join(meaningless)}", param_hint="--from"
+        )
+    if "--limit-s" in given and (emulated or from_file is not None):
+        raise typer.BadParameter("it is ncu's, which does not run with --emulated or --from", param_hint="--limit-s")
     if rung and family:
         raise typer.BadParameter("a rung is a kernel by itself; it goes without --family", param_hint="--rung")
     if is_rows:

@@ -127,6 +127,15 @@ def check_folder(option: str, folder: Path) -> None:
         raise _unwritable(option, folder, error, "a folder") from error
 
 
+def given(context: typer.Context) -> tuple[str, ...]:
+    """The options of a command, by their long names, and arguments, by their metavars, that its line gives itself."""
+    return tuple(
+        next((option for option in each.opts if option.startswith("--")), each.metavar or str(each.name))
+        for each in context.command.params
+        if getattr(context.get_parameter_source(str(each.name)), "name", "") == "COMMANDLINE"
+    )
+
+
 def check_file(option: str, path: Path) -> None:
     """Makes the file that results are appended to.
 

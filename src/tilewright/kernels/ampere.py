@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
-from tilewright.config import Config, store_columns
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import FP16, FP32
 from tilewright.kernels import fused, sums
@@ -23,6 +23,7 @@ from tilewright.kernels.family import (
 from tilewright.kernels.render import constants_header
 from tilewright.kernels.sliced import LEAST_K, slice_counts
 from tilewright.problem import Problem
+from tilewright.tiling import store_columns
 
 # (tile_m, tile_n, warps_m, warps_n, ctas): the tiles worth a look, in the order of preference between equals. 64 x 64 a
 # warp first: 32 wavefronts of shared memory for 32 mma.sync, where 64 x 32 have 24 for 16 (warp_tile.cuh).

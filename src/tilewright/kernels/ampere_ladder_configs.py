@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import dtypes
-from tilewright.config import WARP_THREADS
 from tilewright.device import Device
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.occupancy import RESERVED_BYTES, register_budget
 from tilewright.problem import Problem
+from tilewright.tiling import WARP_THREADS
 
 CHUNK_BYTES = 16  # of one copy of a thread, and of the row that a lane names to ldmatrix
 MMA_M, MMA_N = 16, 16  # of a warp's part: one a fragment, and the two b fragments that one ldmatrix brings

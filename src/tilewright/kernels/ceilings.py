@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from tilewright import dtypes
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.config import ATOM_BYTES, BARRIER_BYTES, SWIZZLE_BYTES, WARPGROUP_THREADS, WGMMA_M
 from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.jit.source import Source
 from tilewright.kernels.render import constants_header, unit, wgmma_header
+from tilewright.tiling import ATOM_BYTES, BARRIER_BYTES, SWIZZLE_BYTES, WARPGROUP_THREADS, WGMMA_M
 
 CHUNK_BYTES = 16384  # of one bulk copy: 13 in flight an SM are 208 KiB, as the rates of device.py were measured
 CHUNK_SLOTS = 13

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tilewright.config import SWIZZLE_BYTES, WGMMA_MAX_N, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.kernels.family import group_rows
 from tilewright.kernels.narrow import deep
+from tilewright.legality import WGMMA_MAX_N
 from tilewright.problem import Problem
+from tilewright.tiling import SWIZZLE_BYTES
 
 _TILES = ((64, 1), (128, 2))  # rows of a tile, consumers
 _MOST_ROWS = 4  # tile rows; with more of them the family's tails even the last wave out

@@ -15,7 +15,7 @@ from tilewright.backends.base import (
     PointerArgument,
     TensorMap,
 )
-from tilewright.config import STORE_ROWS, SWIZZLE_BYTES, Config, store_columns
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels import fused, sums, trials
@@ -25,6 +25,7 @@ from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.kernels.sliced import sliced_space
 from tilewright.problem import Problem
+from tilewright.tiling import STORE_ROWS, SWIZZLE_BYTES, store_columns
 
 # The tiles worth a look, in the order of preference between equals: those that fill the register file, then those that
 # fill the waves of smaller outputs. Stages are as many as fit; a fourth stage beyond three changes nothing (measured,

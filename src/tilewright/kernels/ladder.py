@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.backends.base import Argument, IntArgument, Launch, MapArgument, PointerArgument, TensorMap
-from tilewright.config import SWIZZLE_BYTES, WARPGROUP_THREADS, WARPGROUP_WARPS, Config, store_columns
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError
 from tilewright.kernels.family import own_config
@@ -30,6 +30,7 @@ from tilewright.kernels.ladder_configs import (
 )
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.problem import Problem
+from tilewright.tiling import SWIZZLE_BYTES, WARPGROUP_THREADS, WARPGROUP_WARPS, store_columns
 
 Constants = dict[str, int | bool | str]
 

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import dtypes
-from tilewright.config import (
+from tilewright.config import Config
+from tilewright.device import Device
+from tilewright.legality import WGMMA_MAX_N
+from tilewright.problem import Problem
+from tilewright.tiling import (
     ATOM_BYTES,
     BARRIER_BYTES,
     STORE_ROWS,
@@ -18,15 +22,11 @@ from tilewright.config import (
     WARPGROUP_THREADS,
     WARPGROUP_WARPS,
     WGMMA_M,
-    WGMMA_MAX_N,
-    Config,
 )
-from tilewright.device import Device
-from tilewright.problem import Problem
 
 MAX_TILES = 2**30  # a 32-bit index of tiles, and room for one step of the grid
 MAX_BOX = 256  # rows of one TMA box: CUDA driver API, cuTensorMapEncodeTiled
-STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumulators, as config.py counts them
+STATE_REGISTERS = 24  # addresses, descriptors and loop state beside the accumulators, as legality.py counts them
 
 
 @dataclass(frozen=True, kw_only=True)

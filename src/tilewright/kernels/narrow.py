@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.config import MAX_STAGES, SPLITS, SWIZZLE_BYTES, WGMMA_M, Config
+from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.legality import MAX_STAGES, SPLITS
 from tilewright.problem import Problem
+from tilewright.tiling import SWIZZLE_BYTES, WGMMA_M
 
 # From here on the narrow side fills wgmma's 64 rows well enough twice over, and the tiles for large products serve.
 _NARROW = 128

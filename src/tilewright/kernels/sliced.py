@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.config import MAX_SLICES, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.kernels.narrow import deep
+from tilewright.legality import MAX_SLICES
 from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
 
 LEAST_K = 4096  # below, what the second launch costs is no part of the whole any more. A judgement

@@ -7,7 +7,7 @@ It computes no product, so it is no Family. What a slice is, Config.sliced() kno
 from __future__ import annotations
 
 from tilewright.backends.base import Argument, IntArgument, Launch, PointerArgument
-from tilewright.config import WARP_THREADS, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import FP32
 from tilewright.fusing import moved_bytes as moved_by_steps
@@ -15,6 +15,7 @@ from tilewright.jit.source import Source
 from tilewright.kernels import fused
 from tilewright.kernels.render import constants_header, unit
 from tilewright.problem import Problem
+from tilewright.tiling import WARP_THREADS
 
 NAME = "sums"
 FUSED_NAME = "fused_sums"  # with an epilogue

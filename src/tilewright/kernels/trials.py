@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tilewright.config import SWIZZLE_BYTES, Config
+from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.kernels.family import group_rows
 from tilewright.kernels.fitted import MOST_WAVES, fitted_space, pingpong_space
 from tilewright.kernels.narrow import deep
 from tilewright.problem import Problem
+from tilewright.tiling import SWIZZLE_BYTES
 
 # Kinds that the untuned choice takes as well. None has been measured.
 MEASURED: frozenset[str] = frozenset()

@@ -34,14 +34,19 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
     """
     if out is not None:
         _check_tensors("matmul", a=a, b=b, out=out)
-        if out_dtype is not None and out_dtype != out.dtype:
+        if out_dtype is not None and out_dtype is not out.dtype:
+            _check_out_dtype(out_dtype)
             products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
             raise UnsupportedError(
                 asked=f"out of {out.dtype} with out_dtype {out_dtype}",
                 rule="out_dtype names the element type of a fresh out",
                 works="leave out_dtype out",
             )
-        ops.matmul_out(a, b, out)
+        try:
+            ops.matmul_out(a, b, out)
+        except _NO_KERNEL:
+            _check_not_negated(out)
+            raise
         return out
     if out_dtype is None and eager.is_eager(a, b):
         if not (eager.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
@@ -54,6 +59,7 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
         return ops.matmul(a, b, out_dtype)
     except _NO_KERNEL:  # asked only now: every call through the op comes this way
         _check_tensors("matmul", a=a, b=b)
+        _check_out_dtype(out_dtype)
         raise
 
 
@@ -102,7 +108,9 @@ def linear(
     try:
         return ops.linear(x, weight, bias, main_grad, activation)
     except _NO_KERNEL:
-        _check_tensors("linear", x=x, weight=weight)
+        given = {name: value for name, value in (("bias", bias), ("main_grad", main_grad)) if value is not None}
+        _check_tensors("linear", x=x, weight=weight, **given)
+        products.check_activation(activation)
         raise
 
 
@@ -129,10 +137,15 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     """beta c + alpha a x b as torch.addmm, in a's type. With beta = 0, c is not read: NaN in it stays out.
 
     Shapes: a (m, k), b (k, n), c of a shape that broadcasts to (m, n), the result's.
-    Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32.
+    Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32. DTypeError: an alpha or beta
+    that is no number which fp32 holds.
     """
     _check_tensors("addmm", c=c, a=a, b=b)
-    return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
+    try:
+        return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
+    except _NO_KERNEL:
+        products.check_numbers(c, beta, alpha)
+        raise
 
 
 def _check_tensors(name: str, **tensors: Any) -> None:
@@ -152,6 +165,30 @@ def _check_tensors(name: str, **tensors: Any) -> None:
                 rule="kernels read tensors of plain strides",
                 works=f"pass {argument}.to_padded_tensor(0)" if value.is_nested else f"pass {argument}.to_dense()",
             )
+        if value.is_quantized:
+            raise UnsupportedError(
+                asked=f"{name} with {argument} quantized",
+                rule="products are of bfloat16 and float16",
+                works=f"pass {argument}.dequantize().to(torch.bfloat16)",
+            )
+
+
+def _check_out_dtype(out_dtype: object) -> None:
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise UnsupportedError(
+            asked=f"out_dtype = {repr(out_dtype)[:60]}",
+            rule="it is an element type of torch",
+            works="pass out_dtype=torch.float32, or leave it out",
+        )
+
+
+def _check_not_negated(out: Tensor) -> None:
+    if out.is_neg():
+        raise UnsupportedError(
+            asked="an out whose negative bit is set",
+            rule="its memory holds the negated values, and is written as it is",
+            works="pass out.resolve_neg(), a tensor of its own",
+        )
 
 
 def _check_rank(name: str, what: str, rank: int, a: Tensor, b: Tensor) -> None:

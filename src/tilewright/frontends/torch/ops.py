@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.errors import ShapeError, UnsupportedError
+from tilewright.errors import LayoutError, ShapeError, UnsupportedError
 from tilewright.frontends.torch import products
 
 NAMESPACE = "tilewright"
@@ -188,7 +188,14 @@ def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.
 
 
 def _add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
-    products.add_product(rows(grad).t(), rows(x), main_grad)
+    try:
+        products.add_product(rows(grad).t(), rows(x), main_grad)
+    except LayoutError as refusal:  # adds what the caller's names for them are
+        raise LayoutError(
+            asked=f"main_grad as the out of weight's gradient, whose b is x: {refusal.asked}",
+            rule=refusal.rule,
+            works=refusal.works,
+        ) from None
 
 
 # -- fakes: dtype, shape, strides and device as the kernels give -------------------------------------------------------

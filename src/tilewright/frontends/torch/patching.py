@@ -17,7 +17,7 @@ from tilewright import dispatch
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.frontends.torch import products
 from tilewright.frontends.torch.modules import PatchedLinear, is_memory
-from tilewright.plan import check_supported
+from tilewright.plan import check_supported, checked_flag
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,18 @@ def patch(
     torch.autocast and torch's outside of it. `accumulates`: see Linear. `emulates` True: modules on the CPU too, on the
     emulator: for tests of small models.
     Results are those of torch but for rounding: a call that tilewright does not serve is torch's.
+    Raises: UnsupportedError: no module, a `where` that is no function, an option that is neither True nor False.
     Cost: one walk over the model; kernels are compiled at their first call.
     """
     _check_model("patch", model)
+    if where is not None and not callable(where):
+        raise UnsupportedError(
+            asked=f"patch with where = {repr(where)[:60]}",
+            rule="it is a function of a module's name and the module, which says whether that one is changed",
+            works='pass where=lambda name, module: name != "head" for instance',
+        )
+    autocast, accumulates = checked_flag("autocast", autocast), checked_flag("accumulates", accumulates)
+    emulates = checked_flag("emulates", emulates)
     chosen, kept = [], []
     for name, module in model.named_modules():
         if not _is_linear(module):

@@ -29,8 +29,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "silu": Silu()}
 
-_PLAIN_ACTIVATIONS = (None, *ACTIVATIONS)
-
 is_on_gpu = attrgetter("is_cuda")
 
 INPUTS = (torch.bfloat16, torch.float16)
@@ -80,12 +78,19 @@ def check_bias_dtype(bias: torch.dtype, x: torch.dtype) -> None:
 
 def check_activation(activation: str | None) -> None:
     """Raises: UnsupportedError: one that linear() does not have."""
-    if activation not in _PLAIN_ACTIVATIONS:
+    if activation is not None and not (isinstance(activation, str) and activation in ACTIVATIONS):
         raise UnsupportedError(
-            asked=f"activation {activation!r}",
+            asked=f"activation {repr(activation)[:60]}",
             rule=f"activations are {', '.join(ACTIVATIONS)}",
             works="apply another one to the result",
         )
+
+
+def check_numbers(c: Tensor, beta: Any, alpha: Any) -> None:
+    """Raises: DTypeError: a beta or alpha that torch takes for no number, or one that fp32 does not hold."""
+    for value, step in ((beta, lambda: Beta(beta, c)), (alpha, lambda: Alpha(alpha))):
+        if not (isinstance(value, Tensor) and value.numel() == 1):  # that one torch takes
+            step()
 
 
 def product(
@@ -159,7 +164,7 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
             return plain_product(x, weight.t())
     elif bias.dtype is not dtype:  # its shape is checked where its layout is first met
         return None
-    if x.dim() < 2 or activation not in _PLAIN_ACTIVATIONS:
+    if x.dim() < 2 or (activation is not None and (type(activation) is not str or activation not in ACTIVATIONS)):
         return None
     try:
         return dispatch.matmul(x, weight.t(), epilogue=_steps(bias, activation))
@@ -204,6 +209,7 @@ def add_product(a: Tensor, b: Tensor, total: Tensor) -> None:
     if _is_readable(total):
         _run(_plain(a), _plain(b), total, Beta(1.0, total))
     else:
+        _check_apart(total)
         total.add_(product(a, b, torch.float32))
 
 
@@ -276,11 +282,18 @@ def host_array(tensor: Tensor) -> Any:
     """The CPU tensor's own memory as a NumPy array, valid as long as the tensor; bf16 as ml_dtypes has it.
 
     Not Tensor.numpy(), after which torch can never resize the tensor's storage, as FSDP does.
+    Raises: LayoutError: a tensor whose storage was freed.
     """
     dtype = by_name(str(tensor.dtype)).numpy
     extents = tuple(tensor.shape)
     if 0 in extents:
         return np.empty(extents, dtype)
+    if tensor.data_ptr() == 0:  # NumPy would take fresh memory
+        raise LayoutError(
+            asked=f"a tensor {extents} whose storage has no memory",
+            rule="an operand with elements has memory",
+            works="call while its storage is there, such as inside FSDP's forward",
+        )
     strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
     num_bytes = sum((extent - 1) * stride for extent, stride in zip(extents, strides, strict=True)) + dtype.itemsize
     memory = (ctypes.c_uint8 * num_bytes).from_address(tensor.data_ptr())

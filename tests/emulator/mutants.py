@@ -601,6 +601,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "only the first matrix is walked",
         "batch",
         (SCHEDULE, "places_up_to(walk.num_wide); }", "places_up_to(min(walk.num_wide, rows * columns)); }"),
+        (
+            SCHEDULE,
+            "i * stride < static_cast<uint32_t>(walk.num_wide)",
+            "i * stride < min(static_cast<uint32_t>(walk.num_wide), rows * columns)",
+        ),
         by=WRONG_NUMBERS,
     ),
     mutant(

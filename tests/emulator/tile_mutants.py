@@ -25,6 +25,7 @@ _LATE_READ: tuple[Edit, ...] = (
         "const Tile tile = source.begun_tile(); uint32_t previous",
         "const uint32_t begun = source.state.index; uint32_t previous",
     ),
+    (CONSUMER, "fetch_ahead<FusedRows>(to, tile, k_tile); } all_seen();", "} all_seen();"),
     (
         CONSUMER,
         "keep_below(rC[block]); release(source.ring, previous, lane, lane_peer);",
@@ -148,8 +149,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             PRODUCER,
-            "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
-            "load_tail(b, b_map, tile.n, k, Member{}, full);",
+            "load_tail(b, b_tail_map, narrow_tile.n, k, Member{}, full);",
+            "load_tail(b, b_map, narrow_tile.n, k, Member{}, full);",
         ),
         by=("copy not waited for", "deadlock", "missing wait"),
     ),
@@ -163,18 +164,32 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "one wide tile too few",
         "tail",
         (SCHEDULE, "return places_up_to(walk.num_wide);", "return places_up_to(walk.num_wide - 1);"),
+        (SCHEDULE, "static_cast<uint32_t>(walk.num_wide);", "static_cast<uint32_t>(walk.num_wide - 1);"),
         by=WRONG_NUMBERS,
     ),
     mutant(
         "one wide tile too many",
         "tail",
         (SCHEDULE, "return places_up_to(walk.num_wide);", "return places_up_to(walk.num_wide + 1);"),
+        (SCHEDULE, "static_cast<uint32_t>(walk.num_wide);", "static_cast<uint32_t>(walk.num_wide + 1);"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(
         "one narrow tile too few",
         "tail",
-        (SCHEDULE, "places_up_to(further * narrow_far", "places_up_to(-1 + further * narrow_far"),
+        (SCHEDULE, "{ return further * narrow_far + ", "{ return -1 + further * narrow_far + "),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the producer stops a wide tile early",
+        "tail",
+        (SCHEDULE, "i * stride < static_cast<uint32_t>(walk.num_wide)", "(i + 1) * stride < walk.num_wide"),
+        by="deadlock",
+    ),
+    mutant(
+        "the producer's first tile is its second",
+        "tail",
+        (UNIT, "first = schedule.wide(0)", "first = schedule.wide(1)"),
         by=WRONG_NUMBERS,
     ),
     mutant(
@@ -374,7 +389,7 @@ SILENT: dict[Mutant, str] = {
             "ptx::shfl_sync_idx(threadIdx.x % WARPGROUP_THREADS / WARP_THREADS, 0)",
             "threadIdx.x % WARPGROUP_THREADS / WARP_THREADS",
         ),
-        (UNIT, "ptx::shfl_sync_idx(threadIdx.x / WARPGROUP_THREADS, 0)", "threadIdx.x / WARPGROUP_THREADS"),
+        (UNIT, "ptx::shfl_sync_idx(threadIdx.x / WARP_THREADS, 0)", "threadIdx.x / WARP_THREADS"),
         by=(),
     ): "all lanes have the same number anyway: that they agree is told to ptxas",
     mutant(
@@ -382,8 +397,8 @@ SILENT: dict[Mutant, str] = {
         "tail of n-contiguous b",
         (
             PRODUCER,
-            "load_tail(b, b_tail_map, tile.n, k, Member{}, full);",
-            "load_tail(b, b_map, tile.n, k, Member{}, full);",
+            "load_tail(b, b_tail_map, narrow_tile.n, k, Member{}, full);",
+            "load_tail(b, b_map, narrow_tile.n, k, Member{}, full);",
         ),
         by=(),
     ): "both maps load panels of 64 columns",

@@ -20,11 +20,13 @@ from typing import Any
 from tilewright.bench import (
     ampere_report,
     ceiling_report,
+    epilogue_report,
     irregular,
     lines_report,
     narrow_report,
     suite_page,
     suite_report,
+    torch_report,
     unaligned_report,
 )
 from tilewright.bench.tables import NO_ROWS, caption, markdown
@@ -429,6 +431,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "suite-summary": suite_summary_table,
     "suite-worst": lambda rows: suite_worst_table(rows, "ratio"),
     "suite-worst-tuned": lambda rows: suite_worst_table(rows, "ratio_tuned"),
+    **epilogue_report.TABLES,
+    **torch_report.TABLES,
 }
 
 

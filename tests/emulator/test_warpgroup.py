@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from snippets import execute, kernel
+from snippets import execute, kernel, line_of
 
 from tilewright.errors import EmulationError
 
@@ -139,6 +139,23 @@ def test_a_read_of_what_was_never_written_is_told_from_one_of_an_accumulator_in_
         with pytest.raises(EmulationError, match=name) as caught:
             execute(kernel(text + use + WAIT + STORE, SHARED), given()[0], block=128, out_bytes=2048)
         assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["by no thread", "by half of them"])
+def test_operands_of_a_wgmma_that_were_never_written_are_named(half: bool) -> None:
+    """Of A in registers, where the accumulators need no value, and of accumulators that are added to."""
+    by_hand = FIRST.replace("%rd6, %rd7", "{%r1, %r2, %r3, %r4}, %rd7").replace("1, 1, 0, 0", "1, 1, 0")
+    zeros = "".join(f"mov.f32 %f{i}, 0f00000000;\n" for i in range(1, 9) if i != 3)
+    for before, write, wgmma, name in (
+        ("mov.b32 %r1, 0;\nmov.b32 %r2, 0;\nmov.b32 %r4, 0;\n", "mov.b32 %r3, 0;\n", by_hand, "%r3"),
+        (zeros, "mov.f32 %f3, 0f00000000;\n", AGAIN, "%f3"),
+    ):
+        before += f"setp.ge.u32 %p4, %r0, 64;\n@%p4 bra ON;\n{write}ON:\n" if half else ""
+        text = kernel(FILL + PRED + before + FENCE + wgmma + COMMIT + WAIT, SHARED)
+        who = r"never written by this thread \[CTA 0, thread 64 " if half else r"never written \[CTA 0\]"
+        with pytest.raises(EmulationError, match=f"{name} is read but was {who}") as caught:
+            execute(text, given()[0], block=128, out_bytes=2048)
+        assert (caught.value.rule, caught.value.line) == ("uninitialised register", line_of(text, "wgmma.mma_async"))
 
 
 def test_accumulators_of_which_one_is_another_register_are_reported() -> None:

@@ -99,6 +99,9 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "the first sum begins on nothing": ("wgmma", "(slot | step) != 0 || pass != 0", "true", "never written"),
     "both warpgroups multiply the upper rows": ("wgmma", "consumer_index * Config::WGMMAS_M * A_BLOCK)", "0)", "wrong"),
     "the lower rows of a fragment are the upper ones": ("mma.sync", "part % 2 * 8) * ROW", "0) * ROW", "wrong"),
+    "a sum goes on where the last one ended": (
+        "mma.sync", "rC[i][j][value] = 0.0f", "if (sum == 0) rC[i][j][value] = 0.0f", "wrong",
+    ),
     "one pass too many a sum": ("mma.sync", "pass < passes", "pass <= passes", "wrong"),
     "a chunk is added up before it lands": (
         "read", "        wait(shared_address(&shared.full[state.index]), state.parity);\n", "", "1 arrival(s) where",

@@ -137,6 +137,15 @@ def item_registers(item: Item) -> tuple[list[Reg], list[Reg]]:
     return read, written
 
 
+def used_registers(item: Item) -> list[Reg]:
+    """Registers of which one step needs the values. Of accumulators that it updates in the file it judges itself."""
+    read, written = item_registers(item)
+    if item.form is None or not item.form.updates:
+        return read
+    updated = {reg.index for reg in written}
+    return [reg for reg in read if reg.index not in updated]
+
+
 def exposed(block: Block) -> set[int]:
     """Registers that the block reads before it writes them."""
     exposed: set[int] = set()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.emulator.blocks import Block, item_registers
+from tilewright.emulator.blocks import Block, used_registers
 from tilewright.emulator.events import Site, error_facts
 from tilewright.emulator.isa import sync
 from tilewright.emulator.launch import WARP, WARPGROUP, Cta, special_register
-from tilewright.emulator.values import EXITED, PARKED, InFlight, Matrices, Partial
+from tilewright.emulator.values import EXITED, PARKED, UNWRITTEN, InFlight, Matrices, Partial, Unusable
 from tilewright.errors import EmulationError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Team:
         self.cta = ctas[0]
         self.width = width
         self.first_thread = first_thread
-        self.registers: list[Any] = [None] * len(machine.kernel.entry.registers)
+        self.registers: list[Any] = [UNWRITTEN] * len(machine.kernel.entry.registers)
         self.lanes: Index = np.arange(width)
         per_cta = machine.geometry.threads
         self.threads: NDArray[np.int64] = (self.lanes % per_cta if len(ctas) > 1 else self.lanes + first_thread).astype(
@@ -391,37 +391,33 @@ class Team:
                     found.append(f"CTA {cta.index} warp {warps}{part} at {site}: {what}")
         return found
 
+    def unusable(self, site: Site, name: str, value: Unusable, selection: Selection = None) -> EmulationError:
+        """That the register holds no value for the selected lanes, where an instruction uses it."""
+        if isinstance(value, InFlight):
+            message = f"{name} is an accumulator of {value.tile.site} which no wgmma.wait_group has waited for"
+            return self.error(site, "accumulator in flight", message)
+        lane = int(np.argmax(value.unwritten)) if isinstance(value, Partial) else None
+        message = f"{name} is read but was never written{'' if lane is None else ' by this thread'}"
+        return self.error(site, "uninitialised register", message, selection, lane)
+
     def _diagnosis(self, fragment: Fragment, block: Block, failure: Exception) -> EmulationError:
-        """Why a block failed: the first read of a register that holds no value, or else a fault of the emulator."""
-        written: set[int] = set()
-        for item in block.items:
-            read, writes = item_registers(item)
+        """Why a block failed: its instruction read a register that holds no value, or else a fault of the emulator."""
+        site, selection = block.site, fragment.selection
+        inside = failure.__traceback__ and failure.__traceback__.tb_next  # the block's own function
+        if inside is not None:
+            kernel = self.machine.kernel
+            item, held = kernel.step_at(block.index, self.width, selection is not None, inside.tb_lineno)
             site = item.instruction.site
-            is_wgmma = site.opcode.startswith("wgmma.mma_async")
-            for reg in read:
-                value = self.registers[reg.index]
-                if reg.index in written or value.__class__ is np.ndarray:
-                    continue
-                if isinstance(value, InFlight):
-                    if is_wgmma:
-                        continue  # wgmmas in order may take each other's accumulators
-                    return self.error(
-                        site,
-                        "accumulator in flight",
-                        f"{reg.name} is an accumulator of {value.tile.site} which no wgmma.wait_group has waited for",
-                    )
-                if isinstance(value, Partial):
-                    bad = value.unwritten if fragment.selection is None else value.unwritten[fragment.selection]
-                    if bad.any():
-                        lane = int(np.argmax(bad))
-                        message = f"{reg.name} is read but was never written by this thread"
-                        return self.error(site, "uninitialised register", message, fragment.selection, lane)
-                elif value is None:
-                    return self.error(site, "uninitialised register", f"{reg.name} is read but was never written")
-            changed = {reg.index for reg in writes}
-            written = written - changed if is_wgmma else written | changed  # what a wgmma writes may be in flight yet
-        what = f"{type(failure).__name__}: {failure}"
-        return self.error(block.site, "internal", f"the emulator failed in the block that starts here: {what}")
+            for reg in used_registers(item):
+                if reg.index in held:
+                    value = inside.tb_frame.f_locals.get(held[reg.index])
+                else:
+                    value = self.registers[reg.index]
+                    if selection is not None and not isinstance(value, InFlight):
+                        value = value[selection]
+                if isinstance(value, Unusable):
+                    return self.unusable(site, reg.name, value, selection)
+        return self.error(site, "internal", f"the emulator failed here: {type(failure).__name__}: {failure}")
 
 
 def _warps_of(selection: Selection, width: int) -> int:

@@ -123,6 +123,13 @@ class Kernel:
         emitter.emit_all()
         return "\n".join(emitter.lines)
 
+    def step_at(self, index: int, width: int, masked: bool, line: int) -> tuple[Item, dict[int, str]]:
+        """(step, locals that hold registers before it, by the registers' indices) of a line of the block's function."""
+        emitter = Emitter(self, self.blocks[index], width, masked)
+        emitter.emit_all()
+        _, item, held = next((step for step in emitter.steps if line <= step[0]), emitter.steps[-1])
+        return item, held
+
 
 @lru_cache(maxsize=64)
 def kernel_of(text: str, name: str) -> Kernel:
@@ -177,6 +184,7 @@ class Emitter:
         self.lines: list[str] = []
         self.names: dict[str, Any] = dict(_NAMESPACE)
         self.locals: dict[int, str] = {}
+        self.steps: list[tuple[int, Item, dict[int, str]]] = []  # last line, step, the locals before it
         self.views: dict[tuple[str, str], str] = {}
         self.dirty: dict[int, Reg] = {}
         self.counter = 0
@@ -337,15 +345,16 @@ class Emitter:
             if item.form is not None and item.form.updates:
                 self._live_here |= {reg.index for reg in item_registers(item)[1]}
         for item in self.block.items:
-            self.instruction = item.instruction
-            if item.form is None:
-                self._branch(item)
-                return
+            self.instruction, held = item.instruction, dict(self.locals)
             try:
-                self._emit(item.form, item)
+                if item.form is None:
+                    self._branch(item)
+                else:
+                    self._emit(item.form, item)
             except (ValueError, IndexError, KeyError, TypeError, AttributeError) as failure:
                 raise self.error(f"the operands do not fit {item.instruction.opcode}") from failure
-            if item.form.ends:
+            self.steps.append((len(self.lines), item, held))
+            if item.form is None or item.form.ends:
                 return
         self.flush()
         self.line(f"return {self.next_block}")

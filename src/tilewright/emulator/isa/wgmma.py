@@ -342,9 +342,7 @@ def _tile(team: Team, site: Site, form: WgmmaForm, scale: bool, num_rows: int) -
             message = f"{names[index].name} is an accumulator of {value.tile.site} in another place; wait for it first"
             raise team.error(site, "accumulator in flight", message)
         if scale and value.__class__ is not np.ndarray:
-            raise team.error(
-                site, "uninitialised register", f"{names[index].name} is accumulated on but was never written"
-            )
+            raise team.unusable(site, names[index].name, value)
     if scale:
         values = tile_from_registers(shape, list(held), num_rows)
     else:

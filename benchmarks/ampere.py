@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/ampere.py --build DIR            on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
     python benchmarks/ampere.py --check --time --count --into OUT/ampere.json
+    python benchmarks/ampere.py --modes --into OUT/ampere_modes.json  the best config, bf16 and fp16, bursts and steady
     python benchmarks/ampere.py --kinds --into OUT/kinds.json         int8, tf32 and fp16 sums beside cuBLAS's
 
 Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own, 606 to 624
@@ -28,6 +29,7 @@ from tilewright.bench.script import main_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
 from tilewright.problem import Problem, packed
+from tilewright.timing import Mode
 
 SQUARE, LARGE, ODD = packed(4096, 4096, 4096), packed(8192, 8192, 8192), packed(4095, 4095, 4095, padded=False)
 BATCH = packed(384, 128, 256, dtype="fp16", batch=(1024,))
@@ -85,6 +87,12 @@ VARIANTS: tuple[Variant, ...] = (
 )
 CONFIGS: tuple[AmpereConfig, ...] = tuple(variant.config for variant in VARIANTS)
 COUNTED: tuple[AmpereConfig, ...] = (CONFIGS[0], CONFIGS[1])  # by ncu, at 4096^3
+# In bursts and steady, and of fp16 interleaved as well, which --time has of bf16: the config that was fastest there.
+MODES_CONFIG = CONFIGS[1]
+MODES_TIMED: tuple[tuple[Problem, tuple[Mode, ...]], ...] = (
+    *((problem, ("burst", "steady")) for problem in (SQUARE, LARGE)),
+    *((packed(edge, edge, edge, dtype="fp16"), ("interleaved", "burst", "steady")) for edge in (4096, 8192)),
+)
 _MAJORS: tuple[dict[str, Any], ...] = (
     {},
     {"a_major": "m"},
@@ -113,8 +121,8 @@ _KINDS_SHAPES = (  # tile_m, tile_n, bytes of a row of k, warps, stages, CTAs an
     (128, 128, 64, (2, 4), 5, 1),  # which has registers for narrow copies of any kind
 )
 LIMITS_S = {"check": 45.0, "time": 65.0, "count": 36.0}  # under 150 together
-KINDS_LIMIT_S = 120.0
-PARTS = (*LIMITS_S, "kinds")
+LIMITS_APART_S = {"modes": 110.0, "kinds": 120.0}  # each a call of its own
+PARTS = (*LIMITS_S, *LIMITS_APART_S)
 FACTS_LIMIT_S = 60.0
 COUNT_LIMIT_S = 18.0  # of one launch under ncu, which starts in about 5 s and repeats it a dozen times
 
@@ -165,6 +173,9 @@ def sources(*, kinds_alone: bool = False) -> list[Source]:
     for problem in () if kinds_alone else (*checked_problems(), *TIMED):
         made = [*plans(problem), tilewright.plan(problem, device=preset("h200"))]
         found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
+    for problem, _ in () if kinds_alone else MODES_TIMED:
+        units = tilewright.plan(problem, device=preset("h200"), config=MODES_CONFIG).sources
+        found.update({unit.digest(""): unit for unit in units})
     for problem in (*KINDS_TIMED, *KINDS_CHECKED):
         made = [tilewright.plan(problem, device=preset("h200"), config=config) for config in kinds_configs(problem)]
         found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
@@ -195,6 +206,16 @@ def time_rows() -> Iterator[Row]:
     for problem in TIMED:
         for row in compare(problem, modes=("interleaved",), configs=(None, *timed_configs(problem)), checked=True):
             yield {"kind": "time", "problem": str(problem)} | expectation(problem, row) | row
+
+
+def modes_rows() -> Iterator[Row]:
+    """MODES_CONFIG beside cuBLAS, checked first, a measurement a mode. Cost: 17 s a problem, and its operands."""
+    from tilewright.bench.compare import compare  # torch
+
+    for problem, mode in ((problem, mode) for problem, modes in MODES_TIMED for mode in modes):
+        rounds = None if mode == "interleaved" else 3
+        for row in compare(problem, modes=(mode,), configs=(MODES_CONFIG,), rounds=rounds, checked=True):
+            yield {"kind": "time", "problem": f"{problem}, {mode}"} | row
 
 
 def kinds_rows() -> Iterator[Row]:
@@ -258,9 +279,14 @@ def facts_rows() -> Iterator[Row]:
     yield facts(backend()) | {"compiler": compiler}
 
 
-ROWS = {"check": check_rows, "time": time_rows, "count": count_rows, "kinds": kinds_rows, "facts": facts_rows} | {
-    f"launch{index}": partial(launch_rows, index) for index in range(len(CONFIGS))
-}
+ROWS = {
+    "check": check_rows,
+    "time": time_rows,
+    "count": count_rows,
+    "modes": modes_rows,
+    "kinds": kinds_rows,
+    "facts": facts_rows,
+} | {f"launch{index}": partial(launch_rows, index) for index in range(len(CONFIGS))}
 
 
 def table(rows: list[Row]) -> list[str]:
@@ -303,7 +329,7 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
     rows: list[Row] = []
     for part in parts:
-        own, failed = run_part(part, LIMITS_S.get(part, KINDS_LIMIT_S))
+        own, failed = run_part(part, (LIMITS_S | LIMITS_APART_S)[part])
         rows += own if failed is None else [*own, failed]
     return {"facts": facts | {"command": " ".join(["benchmarks/ampere.py", *words])}, "rows": rows}
 

@@ -1,4 +1,4 @@
-"""Configs that nobody has measured, beside the shipped choice and cuBLAS, at the shapes that fall short of issue 5.
+"""Configs beside the shipped choice and cuBLAS, at shapes where others were or are faster (docs/suite.md).
 
     PYTHONPATH=src python benchmarks/candidates.py --build DIR        on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import Any
 import tilewright
 from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.children import Row, rows_of_command, write_rows
+from tilewright.bench.epilogue_report import LAYER_BARS, SIZE, layers_mean
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.epilogue import (
@@ -46,7 +46,6 @@ from tilewright.epilogue import (
 from tilewright.jit.source import Source
 from tilewright.problem import Problem, packed
 
-SIZE = 4096
 LAYER_SETS = 3  # of operands of a layer, each more than the L2
 Arrays = Mapping[str, Any]  # tensors, or names of element types for a plan without any
 
@@ -98,6 +97,7 @@ FORMS: dict[str, Config] = {
 }
 CHECKED = ((520, 392, 200), (263, 264, 1032), (300, 277, 136))  # m, n, k; the last has rows that TMA cannot store
 LIMITS_S = {"check": 200.0, "time": 120.0, "layers": 560.0}
+FACTS_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,18 @@ def _swiglu(functional: Any, both: Any) -> Any:
     return functional.silu(gate) * up
 
 
-ROWS: dict[str, Callable[[], Iterator[Row]]] = {"check": check_rows, "time": time_rows, "layers": layer_rows}
+def facts_rows() -> Iterator[Row]:
+    """What the file says of the machine, and the compiler that made the kernels."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench.facts import facts
+
+    compiler = tilewright.plan(packed(SIZE, SIZE, SIZE), device=backend().device(0)).binary.compiler
+    yield facts(backend()) | {"compiler": compiler}
+
+
+ROWS: dict[str, Callable[[], Iterator[Row]]] = {
+    "check": check_rows, "time": time_rows, "layers": layer_rows, "facts": facts_rows,
+}  # fmt: skip
 
 
 # -- the parent --------------------------------------------------------------------------------------------------------
@@ -363,23 +374,27 @@ def table(rows: Sequence[Row]) -> list[str]:
             f"  {name:28s} {row['candidate']:10s} {row['median_us']:9.1f} us{ratio} {row['status']} "
             f"{row.get('config', '')}"
         )
-    for key, words in (("ratio", "eager, bar 1.15"), ("ratio_compile", "compile, bar 1.05")):
-        found = [row[key] for row in layers if row.get("candidate") == "tilewright" and row.get(key)]
-        if found:
-            mean = math.exp(sum(map(math.log, found)) / len(found))
-            lines.append(f"  geometric mean of {len(found)}: {mean:.3f}x {words}")
+    for key, words in (("ratio", "eager"), ("ratio_compile", "compile")):
+        if count := sum(bool(row.get(key)) for row in layers if row.get("candidate") == "tilewright"):
+            lines.append(f"  geometric mean of {count}: {layers_mean(layers, key):.3f}x {words}, bar {LAYER_BARS[key]}")
     return lines
 
 
+def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
+    """The rows of one part, run in a child, and how it ended where that was not well."""
+    about = {"kind": "child", "part": part}
+    return rows_of_command([sys.executable, __file__, "--child", part], limit_s, about)
+
+
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
-    """What --into holds: this command and the rows of the parts."""
+    """What --into holds: the machine's facts with this command, and the rows of the parts."""
+    told, failed = run_part("facts", FACTS_LIMIT_S)
+    facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
     rows: list[Row] = []
     for part in parts:
-        own, failed = rows_of_command(
-            [sys.executable, __file__, "--child", part], LIMITS_S[part], {"kind": "child", "part": part}
-        )
+        own, failed = run_part(part, LIMITS_S[part])
         rows += own if failed is None else [*own, failed]
-    return {"facts": {"command": " ".join(["benchmarks/epilogues.py", *words])}, "rows": rows}
+    return {"facts": facts | {"command": " ".join(["benchmarks/epilogues.py", *words])}, "rows": rows}
 
 
 def main(words: list[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
     PYTHONPATH=src python benchmarks/host.py                # on a GPU: 20 s
     PYTHONPATH=src python benchmarks/host.py --leaks        # 10^5 calls as well: 10 s more
+    PYTHONPATH=src python benchmarks/host.py --into OUT/torch_host.json   # and rows for tools/publish_rows.py
     PYTHONPATH=src python benchmarks/host.py --stub         # without one: Python's part, with nothing launched
 
 Two bars: without gradients at most 1.25 times torch's call; with them, or through torch.library, at most 2 times. Each
@@ -21,6 +22,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -122,6 +124,18 @@ def leaks(layer: Any, device: str, calls: int = 100_000) -> dict[str, Any]:
     return {"calls": calls, "host_kib": host - host_before, "device_bytes": held - device_before}
 
 
+def facts(words: list[str], device: str) -> dict[str, Any]:
+    """What the file says of the machine, the compiler of the kernels, and this command."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench import facts
+
+    command = {"command": " ".join(["benchmarks/host.py", *words])}
+    if device == "cpu":
+        return facts.emulator_facts() | command
+    x = torch.empty(SIZE, SIZE, device=device, dtype=torch.bfloat16)
+    return facts.facts(backend()) | {"compiler": tilewright.plan(x, x.t()).binary.compiler} | command
+
+
 class Stub:
     """A backend that launches nothing: what is left is the host's own work in Python."""
 
@@ -173,6 +187,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--stub", action="store_true", help="no GPU: nothing is launched")
     parser.add_argument("--leaks", action="store_true", help="10^5 calls more, and what they leave behind")
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--into", type=Path, help="file for facts and rows")
     options = parser.parse_args(words)
     device = "cpu" if options.stub else "cuda"
     layer = torch.nn.Linear(SIZE, SIZE, device=device, dtype=torch.bfloat16)
@@ -189,6 +204,10 @@ def main(words: list[str] | None = None) -> int:
         missed = [row["way"] for row in found if row.get("ratio", 0) > row.get("bar", 0)]
     for row in found:
         print(json.dumps(row))
+    if options.into:
+        told = facts(sys.argv[1:] if words is None else words, device)
+        options.into.parent.mkdir(parents=True, exist_ok=True)
+        options.into.write_text(json.dumps({"facts": told, "rows": found}, indent=1) + "\n")
     if missed:
         print(f"over their bar: {', '.join(missed)}", file=sys.stderr)
     return 1 if missed else 0

@@ -1,14 +1,14 @@
 """A decoder block of Llama 3 8B and a training run of its MLPs: torch against the same model patched, on a GPU.
 
     PYTHONPATH=src python benchmarks/model.py                 # on an H200: under 120 s
-    PYTHONPATH=src python benchmarks/model.py --into FILE     # and the rows as JSON lines
+    PYTHONPATH=src python benchmarks/model.py --into OUT/model.json   # and rows for tools/publish_rows.py
     PYTHONPATH=src python benchmarks/model.py --tiny          # on the CPU, in the emulator: whether it runs
 
 Random weights, bf16. The block: 2 x 2048 tokens, forward and backward, eager and compiled, and forward alone; both
 models take turns, and a ratio is the median over rounds of torch's time over ours of the same round. The run: two MLPs
 with residuals, 4096 rows, 50 steps of AdamW, from the same weights on the same data: torch, tilewright, and torch with
 its rows in another order, which sums the same numbers otherwise: how far its losses are from torch's is what rounding
-does. Peaks are of both models together.
+does. Peaks are of both models together, in the run with the gradients that the one before has left.
 """
 
 from __future__ import annotations
@@ -201,6 +201,18 @@ def _losses(model: Any, x: Tensor, target: Tensor, steps: int) -> list[float]:
     return torch.stack(losses).tolist()
 
 
+def facts(words: list[str], device: str) -> Row:
+    """What the file says of the machine, the compiler of the kernels, and this command."""
+    from tilewright.backends.cuda import backend
+    from tilewright.bench import facts
+
+    command = {"command": " ".join(["benchmarks/model.py", *words])}
+    if device == "cpu":
+        return facts.emulator_facts() | command
+    x = torch.empty(128, 128, device=device, dtype=torch.bfloat16)
+    return facts.facts(backend()) | {"compiler": tilewright.plan(x, x.t()).binary.compiler} | command
+
+
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="on the CPU, in the emulator")
@@ -208,7 +220,7 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--eager", action="store_true", help="compile nothing")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--into", type=Path, help="file for the rows, one line each as they come")
+    parser.add_argument("--into", type=Path, help="file for facts and rows, written anew with each row")
     options = parser.parse_args(words)
     device, sizes, shape = ("cpu", TINY, (1, 32)) if options.tiny else ("cuda", Sizes(), (2, 2048))
     compiles = not options.eager
@@ -219,13 +231,15 @@ def main(words: list[str] | None = None) -> int:
         if options.part != "block":
             yield from training_rows(sizes, shape[0] * shape[1], device, options.steps, compiles)
 
+    told = facts(sys.argv[1:] if words is None else words, device) if options.into else {}
+    found: list[Row] = []
     start_s = time.perf_counter()
     for row in rows():
-        line = json.dumps(row | {"after_s": round(time.perf_counter() - start_s, 1)})
-        print(line, flush=True)
-        if options.into:
-            with options.into.open("a") as file:
-                file.write(line + "\n")
+        found.append(row | {"after_s": round(time.perf_counter() - start_s, 1)})
+        print(json.dumps(found[-1]), flush=True)
+        if options.into:  # a run that is stopped leaves what it had
+            options.into.parent.mkdir(parents=True, exist_ok=True)
+            options.into.write_text(json.dumps({"facts": told, "rows": found}, indent=1) + "\n")
     return 0
 
 

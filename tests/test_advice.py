@@ -66,6 +66,7 @@ def drawn(rng: random.Random, shape: tuple[int, int]) -> GpuArray:
 
 @pytest.mark.parametrize("spelling", [1, 2], ids=["torch", "numpy"])
 def test_a_literal_follower_is_served_and_copies_no_operand_twice(dispatcher: Dispatcher, spelling: int) -> None:
+    """B022: what a refusal suggests is never refused in turn."""
     rng = random.Random(spelling)
     num_refused = 0
     for _ in range(1000):

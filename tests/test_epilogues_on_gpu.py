@@ -109,6 +109,8 @@ AMPERE_FORMS = {
     "256x128": AmpereConfig(tile_m=256, tile_n=128, tile_k=64, warps_m=4, stages=3),
     "64x64": AmpereConfig(tile_m=64, tile_n=64, tile_k=32, stages=4, ctas=2),
 }
+# Beside 128 accumulators and 40 registers of fragments, 88 of state are one more than a thread has.
+MAY_BE_REFUSED_OF_AMPERE = {("256x128", "halves", "n")}
 
 
 @pytest.mark.parametrize("form", AMPERE_FORMS)
@@ -120,7 +122,12 @@ def test_the_ampere_family_gates_columns_of_any_layout(form: str, split: Any, b_
     b = values(1060, 520, seed=1).t() if b_major == "k" else values(520, 1060, seed=1)
     out = unwritten(2, 301, 530) if out_major == "n" else unwritten(2, 530, 301).transpose(-1, -2)
     epilogue = Bias(values(1060)) | Gated("silu", split) | Add(values(2, 301, 530))
-    tilewright.matmul(a, b, out, config=AMPERE_FORMS[form], epilogue=epilogue)
+    try:
+        tilewright.matmul(a, b, out, config=AMPERE_FORMS[form], epilogue=epilogue)
+    except tilewright.errors.ConfigError:
+        if (form, split, b_major) not in MAY_BE_REFUSED_OF_AMPERE:
+            raise
+        return
     assert is_right(a, b, out, epilogue)
 
 

@@ -8,7 +8,9 @@ rows are condensed to one a config; narrow ones, many, keep what their table and
 `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
 of a suite whether a record that was measured is shipped today; those of `benchmarks/ampere.py --into OUT/ampere.json`
 or, of --kinds, OUT/kinds.json what their table needs, their checks as one, as of
-`benchmarks/irregular.py --into OUT/irregular.json`; all others stay as they were measured. A file is named
+`benchmarks/irregular.py --into OUT/irregular.json` and of `benchmarks/epilogues.py --into OUT/epilogues.json` (or
+layers.json); all others stay as they were measured, those of `benchmarks/host.py --into OUT/torch_host.json` and
+`benchmarks/model.py --into OUT/model.json` too. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
 docs/plots/suite_<device>.svg.
 """
@@ -23,7 +25,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright import device, records
-from tilewright.bench import ampere_report, irregular, lines_report, report, suite, suite_page, unaligned_report
+from tilewright.bench import (
+    ampere_report,
+    epilogue_report,
+    irregular,
+    lines_report,
+    report,
+    suite,
+    suite_page,
+    torch_report,
+    unaligned_report,
+)
 from tilewright.errors import UnsupportedError
 
 ROOT = Path(__file__).parent.parent
@@ -37,6 +49,8 @@ DOCUMENTS = tuple(
         "docs/measuring.md",
         "docs/suite.md",
         "docs/ampere.md",
+        "docs/epilogues.md",
+        "docs/torch.md",
         "docs/ladder/irregular.md",
     )
 )
@@ -53,6 +67,10 @@ PARTS = (
     "ceilings",
     *ampere_report.RUNS,
     "irregular",
+    "epilogues",
+    "layers",
+    torch_report.HOST,
+    torch_report.MODEL,
 )
 PICTURES = {"lines": lines_report.digest, "bench": suite_page.digest}  # of parts that have one: the name of its numbers
 
@@ -79,6 +97,10 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = ampere_report.published(rows, ampere_report.RUNS[file.stem])
     if file.stem == "irregular":
         rows = irregular.published(rows)
+    if file.stem in ("epilogues", "layers"):
+        rows = epilogue_report.published(rows)
+    if file.stem in (torch_report.HOST, torch_report.MODEL):
+        rows = torch_report.published(file.stem, rows)
     if file.stem == "lines":
         rows = lines_report.published(rows)
     name = facts["device"].removeprefix("NVIDIA ").split()[0].lower()

@@ -24,7 +24,7 @@ from tilewright.problem import Problem
 from tilewright.records import Record
 
 # A record of other rows is taken where the model puts its config within this of its own choice: the model is as far off
-# by itself (the goal that issue 5 sets it; a judgement, until the suite says how far).
+# by itself (the goal that is set for it; a judgement, until the suite says how far).
 NEIGHBOUR_TOLERANCE = 0.05
 # ... and so much further behind than at the record's own rows, where rows past the edge cost a little. A judgement.
 NEIGHBOUR_SLACK = 0.01

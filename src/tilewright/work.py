@@ -76,7 +76,7 @@ _REDUCE_BYTES_PER_CYCLE = 9.8
 # 0.67, 256x128 0.70, ping-pong 128x192 0.58. In clusters 0.65 were counted, which a share of 0.5 gave for what is
 # multicast; the share below is fitted to times, with those above, and gives 0.57: their L2 reads are told too low.
 _MERGED_SHARE = 0.3
-_MULTICAST_SHARE = 0.36  # of pairs; of fours half of it, which nobody has measured
+_MULTICAST_SHARE = 0.36  # of pairs; of fours half of it, a judgement
 _BESIDE_MULTICAST_SHARE = 0.87  # of b, where a is multicast (fitted to 0.75 of 128x256 in clusters of 1x2)
 _NEIGHBOURS = 8  # CTAs this far apart in the launch do not merge any more (a GPC has 16 to 18 SMs)
 # A slot of a narrow tile lands so long after it was asked for: with s slots a k tile takes at least this / (s - 1).

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tilewright
+from tilewright.device import preset
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ampere.py"
 
@@ -90,3 +91,12 @@ def test_each_kind_is_timed_and_checked_with_configs_that_can_run_it(script: Mod
     for problem in (*script.KINDS_TIMED, *script.KINDS_CHECKED):
         assert len(script.kinds_configs(problem)) >= (4 if problem.m == 4096 else 1), problem
     assert {problem.dtype.name for problem in script.KINDS_TIMED} == {"int8", "tf32", "fp16"}
+
+
+def test_bursts_steady_times_and_fp16_are_of_a_config_that_was_timed_interleaved(script: ModuleType) -> None:
+    assert script.MODES_CONFIG in script.timed_configs(script.SQUARE)
+    for problem, modes in script.MODES_TIMED:
+        assert script.MODES_CONFIG.violations(problem, preset("h200")) == ()
+        assert {"burst", "steady"} <= set(modes)
+        assert ("interleaved" in modes) == (problem not in script.TIMED)
+    assert {problem.dtype.name for problem, _ in script.MODES_TIMED} == {"bf16", "fp16"}

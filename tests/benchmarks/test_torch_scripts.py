@@ -33,11 +33,14 @@ def printed(capsys: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def test_host_prints_a_row_for_each_way_and_a_ratio_for_each_bar(monkeypatch: Any, capsys: Any) -> None:
+def test_host_prints_a_row_for_each_way_and_a_ratio_for_each_bar(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     host = script("host", monkeypatch)
     monkeypatch.setattr(host, "host_cost_us", lambda call, synchronize, **_: call() is None or 10.0)
-    assert host.main(["--stub", "--rounds", "1"]) == 0
+    assert host.main(["--stub", "--rounds", "1", "--into", str(tmp_path / "torch_host.json")]) == 0
     rows = {row["way"]: row for row in printed(capsys)}
+    content = json.loads((tmp_path / "torch_host.json").read_text())
+    assert content["rows"] == list(rows.values())
+    assert content["facts"]["command"].startswith("benchmarks/host.py --stub")
     assert {name for name, row in rows.items() if "bar" in row} == host.BARS.keys()
     assert all(theirs in rows for theirs, _ in host.BARS.values())
 
@@ -56,7 +59,7 @@ def test_a_ratio_is_ours_over_torchs(monkeypatch: Any) -> None:
     }
 
 
-def test_model_prints_times_and_losses_that_agree(monkeypatch: Any, capsys: Any) -> None:
+def test_model_prints_times_and_losses_that_agree(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
     from tilewright.frontends.torch import products
 
     backend = HostBackend()
@@ -64,8 +67,14 @@ def test_model_prints_times_and_losses_that_agree(monkeypatch: Any, capsys: Any)
     monkeypatch.setattr(sys.modules["tilewright.plan"], "build", FakeCompiler())
     monkeypatch.setattr(products, "dispatch", Dispatcher(lambda: backend, lambda: backend))
     model = script("model", monkeypatch)
-    assert model.main(["--tiny", "--eager", "--rounds", "1", "--steps", "4"]) == 0
+    assert (
+        model.main(
+            ["--tiny", "--eager", "--rounds", "1", "--steps", "4", "--into", str(into := tmp_path / "model.json")]
+        )
+        == 0
+    )
     *rows, last = printed(capsys)
+    assert json.loads(into.read_text())["rows"] == [*rows, last]
     assert [row["pass"] for row in rows if row["part"] == "block"] == ["forward and backward", "forward"]
     assert all(row["apart"] < 0.1 for row in rows if row["part"] == "block")
     assert last["apart"]["tilewright eager"] < 0.01

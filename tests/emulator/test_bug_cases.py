@@ -13,14 +13,14 @@ architecture that a plain dense product can have:
 | B032 | m, n or k of 0 | here; test_problem.py |
 | B046, B047 | sums shorter than promised; past fp16's range | test_special_values.py |
 | B058 | a cluster straddles tiles past the end | here, dense; groups of k wait for the grouped form |
-| B059 | one row more than the tiles, one column | here, dense; waits for split-K and fp8 |
-| B061 | a split waits for one that cannot run | waits for split-K |
+| B059 | one row more than the tiles, one column | here, dense; test_hopper_kernel.py, split; fp8 waits |
+| B061 | a split waits for one that cannot run | test_hopper_kernel.py: more tiles than clusters, 2 SMs |
 | B062 | the kernel counts on 132 SMs | here |
-| B064, B065 | a dependent launch reads before it waits | here: no kernel is launched so; waits for dependent launches |
+| B064, B065 | a dependent launch reads before it waits | here: others never wait; kernels/test_hopper.py: those |
 | B067 | a tensor map is changed under a store | waits for the grouped form, which changes maps |
 | B068 | the store slots start anew with each tile | here; test_mutants.py, "many stores" |
 | B070 | no barrier back to the loop's start | here; test_ampere.py, each bar.sync left out |
-| B071 | products at the same time disturb each other | here; on streams of a GPU in benchmarks/h200.py |
+| B071 | products at the same time disturb each other | here; on streams of a GPU in test_bug_cases_on_gpu.py |
 | B073 | an arrive of CTA scope hands words to another CTA | pairs.py, "ordinary writes for the peer" |
 | B074 | a copy reloads words that are still read | pairs.py, "a copy lands on bytes that are still read" |
 | B080 | a grid that is no multiple of the cluster | here; test_control.py, refused by the emulator |
@@ -195,8 +195,8 @@ def test_any_number_of_sms_gives_the_same_bytes(num_sms: int) -> None:
     assert 1 <= launch.grid <= max(num_sms, launch.cluster)
 
 
-def test_no_kernel_is_a_dependent_launch() -> None:
-    """B064, B065: none waits for the grid before it, so none may be launched before that grid has ended."""
+def test_no_kernel_is_a_dependent_launch_unasked() -> None:
+    """B064, B065: none of these waits for the grid before it, so none may be launched before that grid has ended."""
     for config in (SMALL, PINGPONG, *CLUSTERS):
         assert "griddepcontrol" not in binary(HOPPER, packed(64, 64, 64), config).ptx
 

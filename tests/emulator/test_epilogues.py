@@ -468,6 +468,31 @@ def test_configs_that_cannot_are_refused_and_not_chosen() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "c_pitch"),  # rows of c at multiples of 16 bytes, and anywhere
+    [(SMALL, 67), (STAGGERED, 64), (SLICED, 67), (AMPERE, 64)],
+    ids=["hopper", "staggered", "slices", "ampere"],
+)
+def test_b023_a_bias_at_an_odd_address_and_a_view_as_c_are_read_together(config: Config, c_pitch: int) -> None:
+    """61 columns: whole numbers, so that one value of a neighbour shows; what lies around bias and c is NaN."""
+    rng = np.random.default_rng(4)
+
+    def amid(shape: tuple[int, ...], whole: tuple[int, ...], column: int) -> Any:
+        held = np.full(whole, np.nan, BF16)
+        view = held[..., column : column + shape[-1]]
+        view[...] = rng.integers(-8, 9, shape)
+        return view
+
+    a, w = (rng.integers(-2, 3, shape).astype(BF16) for shape in ((72, 72), (61, 72)))
+    bias, c = amid((61,), (64,), 1), amid((72, 61), (72, c_pitch), c_pitch % 64)
+    assert bias.ctypes.data % 4 == 2
+    emulator = Emulator("a100" if config is AMPERE else "h200")
+    out = emulator.matmul(a, w.T, config=config, num_sms=4, epilogue=Bias(bias) | Beta(2.0, c))
+    expected = a.astype(FP32) @ w.T.astype(FP32) + bias.astype(FP32) + 2 * c.astype(FP32)
+    assert np.array_equal(out, expected.astype(BF16))
+    assert not emulator.findings
+
+
+@pytest.mark.parametrize(
     "config",
     [
         SMALL,

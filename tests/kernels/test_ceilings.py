@@ -9,14 +9,20 @@ import pytest
 
 from tilewright import device, disassemble, dtypes
 from tilewright.backends.emulated import emulated
-from tilewright.bench.ceiling_trials import Trial, emulate, small_trials, wgmma_trial
+from tilewright.bench.ceiling_trials import Trial, emulate, small_trials, tensor_trial
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Source
-from tilewright.kernels.ceilings import BulkCopy, BulkRead, Ceiling, EmptyLaunch, WgmmaLoop, wgmma_loops
+from tilewright.kernels.ceilings import BulkCopy, BulkRead, Ceiling, EmptyLaunch, MmaLoop, WgmmaLoop, wgmma_loops
 
 H200 = device.preset("h200")
 LOOPS = [loop for dtype in dtypes.OF_16_BITS for loop in wgmma_loops(dtype)]
-KERNELS: list[Ceiling] = [*LOOPS, BulkRead(), BulkCopy(), EmptyLaunch()]
+KERNELS: list[Ceiling] = [
+    *LOOPS,
+    *(MmaLoop(dtype=dtype) for dtype in dtypes.OF_16_BITS),
+    BulkRead(),
+    BulkCopy(),
+    EmptyLaunch(),
+]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 every_loop = pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
 SCHEDULES = (("lazy", 0), ("random", 1), ("eager", 0), ("random", 2))
@@ -50,6 +56,16 @@ def test_between_the_wgmmas_of_a_loop_there_is_no_load_no_barrier_and_no_arithme
     assert places[-1] - places[0] < 12 * len(places)  # a wgmma takes 96 or 128 cycles of the tensor cores
 
 
+@pytest.mark.parametrize("dtype", dtypes.OF_16_BITS, ids=str)
+def test_between_the_mma_syncs_of_a_loop_there_is_nothing_but_the_count_of_passes(dtype: dtypes.DType) -> None:
+    loop = MmaLoop(dtype=dtype)
+    lines = [line for line in disassemble.sass(build(loop.source(H200)).cubin).splitlines() if ";" in line]
+    places = [index for index, line in enumerate(lines) if "HMMA.16816.F32" in line]
+    assert len(places) == loop.fragments_m * loop.fragments_n
+    assert places[-1] - places[0] < len(places) + 4
+    assert loop.name == f"mma.sync {dtype} m16n8k16 128x256"
+
+
 def test_the_loops_are_the_widest_instruction_and_that_of_the_largest_production_tile() -> None:
     assert [str(loop.name) for loop in wgmma_loops(dtypes.BF16)] == [
         "wgmma bf16 m64n256k16 128x256",
@@ -67,9 +83,9 @@ def test_every_ceiling_is_exact_in_the_emulator(trial: Trial, schedule: Any) -> 
 
 
 def test_sums_of_normal_data_are_within_their_bound() -> None:
-    trial = wgmma_trial(wgmma_loops(dtypes.BF16)[0], 1, 2, 3)
+    trial = tensor_trial(wgmma_loops(dtypes.BF16)[0], 1, 2, 3)
     assert emulate(trial, emulated())["status"] == "ok"
-    wrong = dataclasses.replace(trial, arguments=wgmma_trial(wgmma_loops(dtypes.BF16)[0], 1, 2, 2).arguments)
+    wrong = dataclasses.replace(trial, arguments=tensor_trial(wgmma_loops(dtypes.BF16)[0], 1, 2, 2).arguments)
     assert "past their bound" in emulate(wrong, emulated())["why"]
 
 
@@ -82,6 +98,8 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
     "sums are stored with wgmmas in flight": ("wgmma", "ptx::wgmma_wait_group<0>();", "", "is an accumulator"),
     "the first sum begins on nothing": ("wgmma", "(slot | step) != 0 || pass != 0", "true", "never written"),
     "both warpgroups multiply the upper rows": ("wgmma", "consumer_index * Config::WGMMAS_M * A_BLOCK)", "0)", "wrong"),
+    "the lower rows of a fragment are the upper ones": ("mma.sync", "part % 2 * 8) * ROW", "0) * ROW", "wrong"),
+    "one pass too many a sum": ("mma.sync", "pass < passes", "pass <= passes", "wrong"),
     "a chunk is added up before it lands": (
         "read", "        wait(shared_address(&shared.full[state.index]), state.parity);\n", "", "1 arrival(s) where",
     ),

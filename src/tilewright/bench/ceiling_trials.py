@@ -20,7 +20,7 @@ from tilewright.check import accumulation_factor, check_exact, integer_limit
 from tilewright.dtypes import OF_16_BITS, DType, by_name
 from tilewright.errors import EmulationError
 from tilewright.jit.build import build
-from tilewright.kernels.ceilings import TICKS, BulkCopy, BulkRead, Ceiling, EmptyLaunch, WgmmaLoop, wgmma_loops
+from tilewright.kernels.ceilings import TICKS, BulkCopy, BulkRead, Ceiling, EmptyLaunch, TensorLoop, tensor_loops
 
 Row = dict[str, Any]
 Kind = Literal["normal", "integer"]
@@ -65,14 +65,15 @@ class Trial:
     moved_bytes: int = 0
 
 
-def wgmma_trial(loop: WgmmaLoop, num_ctas: int, num_sums: int, passes: int, kind: Kind = "normal") -> Trial:
+def tensor_trial(loop: TensorLoop, num_ctas: int, num_sums: int, passes: int, kind: Kind = "normal") -> Trial:
     """The loop on normal data, or on whole numbers whose sums are exact.
 
     Shapes: a (num_ctas x tile_m, k), b (tile_n, k), out (num_ctas x tile_m, tile_n) fp32.
     """
-    rows = num_ctas * loop.tile_m
+    tile_m, tile_n, _ = loop.shape
+    rows = num_ctas * tile_m
     generator = np.random.default_rng(0)
-    a, b = (_values(generator, (extent, loop.k), loop.dtype, kind, loop.k * passes) for extent in (rows, loop.tile_n))
+    a, b = (_values(generator, (extent, loop.k), loop.dtype, kind, loop.k * passes) for extent in (rows, tile_n))
 
     def wrong(pieces: Pieces) -> str:
         [out], [ticks] = pieces("out"), pieces("ticks")
@@ -94,7 +95,7 @@ def wgmma_trial(loop: WgmmaLoop, num_ctas: int, num_sums: int, passes: int, kind
         operands={
             "a": a,
             "b": b,
-            "out": _poisoned((rows, loop.tile_n), np.float32),
+            "out": _poisoned((rows, tile_n), np.float32),
             "ticks": _poisoned((num_ctas, TICKS), np.uint64),
         },
         wrong=wrong,
@@ -189,9 +190,9 @@ def small_trials(dtypes: Sequence[DType] = OF_16_BITS) -> tuple[Trial, ...]:
     read = BulkRead(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES)
     copy = BulkCopy(slots=SMALL_SLOTS, chunk_bytes=SMALL_CHUNK_BYTES, pending=2)
     source = Repeated(random_bytes(11 * SMALL_CHUNK_BYTES), 1)
-    loops = [loop for dtype in dtypes for loop in wgmma_loops(dtype)]
+    loops = [loop for dtype in dtypes for loop in tensor_loops(dtype)]
     return (
-        *(wgmma_trial(loop, NUM_CTAS, 2, 2, "integer") for loop in loops),
+        *(tensor_trial(loop, NUM_CTAS, 2, 2, "integer") for loop in loops),
         read_trial("read, DRAM", NUM_CTAS, source, 1, read),
         read_trial("read, L2", NUM_CTAS, source, 3, read),
         copy_trial("copy, DRAM", NUM_CTAS, source, copy),

@@ -1,4 +1,4 @@
-"""The ceilings of the very card: what wgmmas alone, reads, copies and empty launches reach on it, checked and timed.
+"""The ceilings of the very card: what wgmma, mma.sync, reads, copies and empty launches alone reach, checked and timed.
 
 Makes rows, one a ceiling and mode; each says the card, the rate, power and clock. The tensor cores' ceiling is what the
 tables of the ladder show the distance to, burst to burst and steady to steady. Runs in a child of its own: measure().
@@ -27,14 +27,14 @@ from tilewright.bench.ceiling_trials import (
     empty_trial,
     random_bytes,
     read_trial,
-    wgmma_trial,
+    tensor_trial,
 )
 from tilewright.bench.children import rows_of_module, write_rows
 from tilewright.bench.report import files_of, read_rows
 from tilewright.device import Device, preset
 from tilewright.jit.build import build, build_into
 from tilewright.jit.source import Source
-from tilewright.kernels.ceilings import CHUNK_BYTES, BulkCopy, BulkRead, WgmmaLoop, wgmma_loops
+from tilewright.kernels.ceilings import CHUNK_BYTES, BulkCopy, BulkRead, TensorLoop, tensor_loops
 
 Row = dict[str, Any]
 
@@ -54,11 +54,11 @@ RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"  # of a checkout;
 # -- what is measured --------------------------------------------------------------------------------------------------
 
 
-def loop_trial(loop: WgmmaLoop, device: Device) -> Trial:
-    """The loop on every SM, as long as LOOP_US at the peak rate."""
+def loop_trial(loop: TensorLoop, device: Device) -> Trial:
+    """The loop on every SM, as long as LOOP_US at the peak rate; of mma.sync, which does not reach it, longer."""
     passes = SUM_K // loop.k
     flops = loop.flops(device.num_sms, 1, passes)
-    return wgmma_trial(loop, device.num_sms, max(1, round(LOOP_US * device.peak_tflops * 1e6 / flops)), passes)
+    return tensor_trial(loop, device.num_sms, max(1, round(LOOP_US * device.peak_tflops * 1e6 / flops)), passes)
 
 
 def memory_trials(device: Device) -> Iterator[Trial]:
@@ -77,7 +77,7 @@ def empty_trials(device: Device) -> tuple[Trial, ...]:
 
 def sources(device: Device) -> list[Source]:
     """Every unit that measured_rows() loads, for a machine whose compiler is another or none."""
-    loops = (loop for dtype in dtypes.OF_16_BITS for loop in wgmma_loops(dtype))
+    loops = (loop for dtype in dtypes.OF_16_BITS for loop in tensor_loops(dtype))
     kernels = (*loops, BulkRead(), BulkCopy(), *(trial.kernel for trial in empty_trials(device)))
     return list({source.digest(""): source for source in (kernel.source(device) for kernel in kernels)}.values())
 
@@ -135,7 +135,7 @@ def measured_rows(names: Sequence[str], rounds: int | None = None) -> Iterator[R
 
     cuda = backend()
     device = cuda.device(0)
-    loops = [loop for name in names for loop in wgmma_loops(dtypes.by_name(name))]
+    loops = [loop for name in names for loop in tensor_loops(dtypes.by_name(name))]
     with timing.CudaMachine(cuda, 0) as machine:
         steady = functools.partial(timing.steady, rounds=rounds or STEADY_ROUNDS)
         # One at a time: each is freed before the next is placed.
@@ -180,7 +180,7 @@ def described(trial: Trial, sample: Row, device: Device, ticks: NDArray[Any] | N
         "status": "ok",
         "ceiling": trial.name,
         "device": device.name,
-        "dtype": kernel.dtype.name if isinstance(kernel, WgmmaLoop) else None,
+        "dtype": kernel.dtype.name if isinstance(kernel, TensorLoop) else None,
         "grid": trial.launch.grid,
         "threads": trial.launch.block,
         "flops": trial.flops,
@@ -201,7 +201,7 @@ def described(trial: Trial, sample: Row, device: Device, ticks: NDArray[Any] | N
 
 
 def measure(names: Sequence[str] = DTYPES, rounds: int | None = None) -> list[Row]:
-    """Every row, from a child. Opens no driver itself. Cost: about 80 s for both types, 20 s of it each."""
+    """Every row, from a child. Opens no driver itself. Cost: about 100 s for both types, 30 s of it each."""
     words = ["--dtypes", ",".join(names), *([] if rounds is None else ["--rounds", str(rounds)])]
     about = {"kind": "ceiling", "ceiling": "all", "mode": "all"}
     return rows_of_module("tilewright.bench.ceilings", words, LIMIT_S, about)

@@ -21,13 +21,16 @@ from typing import Any
 from tilewright.bench import (
     ampere_report,
     ceiling_report,
+    epilogue_report,
     irregular,
     lines_report,
     narrow_report,
     suite_page,
     suite_report,
+    torch_report,
     unaligned_report,
 )
+from tilewright.bench.tables import NO_ROWS, caption, markdown
 
 Row = dict[str, Any]
 
@@ -36,7 +39,6 @@ _ORIGIN = (
     "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
 )  # fmt: skip
 
-NO_ROWS = "_No rows._\n"
 NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
 EMPTY = (NO_ROWS, NOT_MEASURED)
 
@@ -129,7 +131,7 @@ def speed_table(rows: Sequence[Row]) -> str:
     )
     if any(each.tuned for each in timed):
         meaning += f" {_TUNED_MEANING} TFLOPS and ratio stand behind the stroke."
-    return _table(head, lines) + _caption([each.row for each in timed], meaning)
+    return markdown(head, lines) + caption([each.row for each in timed], meaning)
 
 
 def time_table(rows: Sequence[Row]) -> str:
@@ -169,7 +171,7 @@ def time_table(rows: Sequence[Row]) -> str:
     meaning = "A ratio is the median over rounds of cuBLAS's time over tilewright's of the same round."
     if is_tuned:
         meaning += f" {_TUNED_MEANING}"
-    return _table(head, lines) + _caption([each.row for each in timed], meaning)
+    return markdown(head, lines) + caption([each.row for each in timed], meaning)
 
 
 _TUNED_MEANING = (
@@ -218,14 +220,14 @@ def check_table(rows: Sequence[Row]) -> str:
     """One line a config: products and elements checked, how many wrong, the largest error over its bound."""
     checked = [row for row in condensed(rows) if row["products"]]
     lines = [(row["config"], *_check_cells([row])) for row in checked]
-    return _table(("config", *_CHECK_HEAD), lines) + _caption(checked, _CHECK_MEANING)
+    return markdown(("config", *_CHECK_HEAD), lines) + caption(checked, _CHECK_MEANING)
 
 
 def checked_table(rows: Sequence[Row]) -> str:
     """One line for all configs together."""
     checked = [row for row in condensed(rows) if row["products"]]
     lines = [(str(len(checked)), *_check_cells(checked))] if checked else []
-    return _table(("configs", *_CHECK_HEAD), lines) + _caption(checked, _CHECK_MEANING)
+    return markdown(("configs", *_CHECK_HEAD), lines) + caption(checked, _CHECK_MEANING)
 
 
 def _check_cells(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -250,7 +252,7 @@ def host_table(rows: Sequence[Row]) -> str:
         cells = [costs.get((way, problem)) for problem in problems]
         lines.append((f"`{way}`", *("-" if cell is None else f"{cell['median_us']:.1f}" for cell in cells)))
     meaning = "Microseconds before the call returns, medians of shuffled rounds; the GPU waits for the host throughout."
-    return _table(head, lines) + _caption(hosted, meaning)
+    return markdown(head, lines) + caption(hosted, meaning)
 
 
 def ceilings_table(rows: Sequence[Row]) -> str:
@@ -260,7 +262,7 @@ def ceilings_table(rows: Sequence[Row]) -> str:
         "SM MHz is the clock that the kernel counted itself; NVML's reads higher. A copy's rate counts what is read "
         "and what is written."
     )
-    return _table(ceiling_report.COLUMNS, ceiling_report.cells(own)) + _caption(own, meaning)
+    return markdown(ceiling_report.COLUMNS, ceiling_report.cells(own)) + caption(own, meaning)
 
 
 def narrow_table(rows: Sequence[Row]) -> str:
@@ -271,7 +273,7 @@ def narrow_table(rows: Sequence[Row]) -> str:
         "was measured with the launch it has now. Floor is the longer of what a read of the product's bytes and its "
         "FLOPs take on this card; its share is that of the fastest."
     )
-    return _table(narrow_report.COLUMNS, narrow_report.cells(own)) + _caption(own, meaning)
+    return markdown(narrow_report.COLUMNS, narrow_report.cells(own)) + caption(own, meaning)
 
 
 def narrow_summary_table(rows: Sequence[Row]) -> str:
@@ -282,7 +284,7 @@ def narrow_summary_table(rows: Sequence[Row]) -> str:
         "are those of the table below: for these few rows the floor is a cold read of all bytes by bulk copies, "
         "measured at sizes from 4 to 256 MiB and taken linearly between them (`bench/floor.py`)."
     )
-    return _table(narrow_report.SUMMARY_COLUMNS, narrow_report.summary_cells(own)) + _caption(own, meaning)
+    return markdown(narrow_report.SUMMARY_COLUMNS, narrow_report.summary_cells(own)) + caption(own, meaning)
 
 
 def _narrow(rows: Sequence[Row]) -> list[Row]:
@@ -300,7 +302,7 @@ def unaligned_table(rows: Sequence[Row]) -> str:
         f"The neighbour's sizes are the next multiples of {unaligned_report.STEP}; its ratio is {compared}."
         f"{unaligned_report.checked(own)}"
     )
-    return _table(unaligned_report.COLUMNS, unaligned_report.cells(own)) + _caption(own, meaning)
+    return markdown(unaligned_report.COLUMNS, unaligned_report.cells(own)) + caption(own, meaning)
 
 
 def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
@@ -326,7 +328,7 @@ def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
     meaning = (
         f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: {beside}{checked}"
     )
-    return _table(ampere_report.COLUMNS, ampere_report.cells(own)) + _caption(own, meaning)
+    return markdown(ampere_report.COLUMNS, ampere_report.cells(own)) + caption(own, meaning)
 
 
 def irregular_table(rows: Sequence[Row]) -> str:
@@ -342,7 +344,7 @@ def irregular_table(rows: Sequence[Row]) -> str:
     )
     if checks:
         meaning += f" Whole numbers, bit for bit: {counts['ok']} products right, {counts['wrong']} wrong."
-    return _table(irregular.COLUMNS, irregular.cells(rows)) + _caption(own, meaning)
+    return markdown(irregular.COLUMNS, irregular.cells(rows)) + caption(own, meaning)
 
 
 def irregular_emulated_table(rows: Sequence[Row]) -> str:
@@ -352,7 +354,7 @@ def irregular_emulated_table(rows: Sequence[Row]) -> str:
         "Warps: of those that an SM can hold; a dash where an A100 has not the shared memory. PTX leaves the layout of "
         "WMMA's fragments open: its wavefronts are not known before a GPU counts them."
     )
-    return _table(irregular.EMULATED_COLUMNS, irregular.emulated_cells(rows)) + _caption(own, meaning)
+    return markdown(irregular.EMULATED_COLUMNS, irregular.emulated_cells(rows)) + caption(own, meaning)
 
 
 def lines_table(rows: Sequence[Row]) -> str:
@@ -364,7 +366,7 @@ def lines_table(rows: Sequence[Row]) -> str:
         "it: over the faster of the next multiples of 8 on either side, and over any larger size of the line. Spread "
         "is the distance between the quartiles over the median."
     )
-    return _table(lines_report.COLUMNS, lines_report.cells(own)) + _caption(own, meaning)
+    return markdown(lines_report.COLUMNS, lines_report.cells(own)) + caption(own, meaning)
 
 
 def repeats_table(rows: Sequence[Row]) -> str:
@@ -384,7 +386,7 @@ def repeats_table(rows: Sequence[Row]) -> str:
             )
         )
     meaning = "Each run starts from poison, in and around `out`, and is compared with the first run bit for bit."
-    return _table(("config", "products", "repeats", "differ", "M x N x K"), lines) + _caption(own, meaning)
+    return markdown(("config", "products", "repeats", "differ", "M x N x K"), lines) + caption(own, meaning)
 
 
 def suite_table(rows: Sequence[Row]) -> str:
@@ -395,7 +397,7 @@ def suite_table(rows: Sequence[Row]) -> str:
         "of what a read of the product's bytes and its FLOPs take on this card. Choice: of a shipped record, or of the "
         "model, untuned."
     )
-    return _table(suite_page.COLUMNS, suite_page.cells(rows)) + _caption(_suite(rows), meaning)
+    return markdown(suite_page.COLUMNS, suite_page.cells(rows)) + caption(_suite(rows), meaning)
 
 
 def suite_mean_table(rows: Sequence[Row]) -> str:
@@ -405,19 +407,19 @@ def suite_mean_table(rows: Sequence[Row]) -> str:
         "all heuristics, measured beside it, as shipped: a record's choice where there is one, else the model's. "
         f"Interleaved, operands cold.{suite_page.searched(rows)}"
     )
-    return _table(suite_page.MEAN_COLUMNS, suite_page.mean_cells(rows)) + _caption(_suite(rows), meaning)
+    return markdown(suite_page.MEAN_COLUMNS, suite_page.mean_cells(rows)) + caption(_suite(rows), meaning)
 
 
 def suite_summary_table(rows: Sequence[Row]) -> str:
     """Every column over each baseline, each group, and how good the model's choices are."""
     sentence = suite_page.choices(rows)
-    table = _table(suite_report.SUMMARY_COLUMNS, suite_page.summary_cells(rows))
+    table = markdown(suite_report.SUMMARY_COLUMNS, suite_page.summary_cells(rows))
     return table + f"\n{sentence}\n" * bool(sentence)
 
 
 def suite_worst_table(rows: Sequence[Row], key: str) -> str:
     """The ten shapes that are slowest over one baseline, with what their rows say."""
-    return _table(suite_report.WORST_COLUMNS, suite_page.slowest(rows, key))
+    return markdown(suite_report.WORST_COLUMNS, suite_page.slowest(rows, key))
 
 
 def _suite(rows: Sequence[Row]) -> list[Row]:
@@ -445,6 +447,8 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "suite-summary": suite_summary_table,
     "suite-worst": lambda rows: suite_worst_table(rows, "ratio"),
     "suite-worst-tuned": lambda rows: suite_worst_table(rows, "ratio_tuned"),
+    **epilogue_report.TABLES,
+    **torch_report.TABLES,
 }
 
 
@@ -480,33 +484,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     options.into.write_text(after)
     return 0
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    if not lines:
-        return NO_ROWS
-    rows = [head, ["---"] * len(head), *lines]
-    return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
-
-
-def _caption(rows: Sequence[Row], meaning: str) -> str:
-    """What the numbers are, and where they come from: device, versions, day, command; nothing for no rows."""
-    sources = dict.fromkeys(_source(row) for row in rows)
-    return f"\n{meaning}\n" * bool(rows) + "".join(f"\n{source}\n" for source in sources)
-
-
-def _source(row: Row) -> str:
-    parts = [
-        row.get("device"),
-        f"driver for CUDA {row['driver_cuda']}" if row.get("driver_cuda") else None,
-        f"torch {row['torch']}" if row.get("torch") else None,
-        f"cuBLAS {row['nvidia_cublas']}" if row.get("nvidia_cublas") else None,
-        row.get("compiler") or f"nvrtc {row.get('nvidia_cuda_nvrtc')}",
-        row.get("date"),
-        f"commit {row['commit']}" if row.get("commit") else None,
-        f"`{row['command']}`" if row.get("command") else None,
-    ]
-    return ", ".join(str(part) for part in parts if part) + "."
 
 
 def _problem_of(row: Row) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`tilewright ceilings`: what wgmmas alone, reads, copies and empty launches reach on the very card, checked and timed.
+"""`tilewright ceilings`: what wgmma, mma.sync, reads, copies and empty launches reach alone on the very card.
 
 With no GPU the same kernels run in the emulator, at a small size: their sums and bytes are checked in place of times.
 `tilewright ladder --ceilings` measures them in the same run as the rungs.
@@ -20,7 +20,7 @@ Rows = list[dict[str, Any]]
 
 def ceilings(
     dtypes: Annotated[
-        str, typer.Option("--dtypes", metavar="bf16,fp16", help="The types whose wgmma is timed, 20 s each.")
+        str, typer.Option("--dtypes", metavar="bf16,fp16", help="The types whose loops are timed, 30 s each.")
     ] = "bf16,fp16",
     rounds: Annotated[
         int | None, typer.Option("--rounds", min=1, help="Samples of each steady time; default 3.")

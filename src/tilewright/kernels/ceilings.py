@@ -1,4 +1,4 @@
-"""What a card does at most, as kernels: wgmmas alone, reads alone, copies alone, and nothing at all.
+"""What a card does at most, as kernels: wgmma or mma.sync alone, reads alone, copies alone, and nothing at all.
 
 Knows each kernel's source, constants, launch and arguments, on the road of every other kernel: a Source, a Launch and
 arguments. bench/ceilings.py gives them operands and times them. They compute no product, so they are no Family.
@@ -15,7 +15,7 @@ from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.jit.source import Source
 from tilewright.kernels.render import constants_header, unit, wgmma_header
-from tilewright.tiling import ATOM_BYTES, BARRIER_BYTES, SWIZZLE_BYTES, WARPGROUP_THREADS, WGMMA_M
+from tilewright.tiling import ATOM_BYTES, BARRIER_BYTES, SWIZZLE_BYTES, WARP_THREADS, WARPGROUP_THREADS, WGMMA_M
 
 CHUNK_BYTES = 16384  # of one bulk copy: 13 in flight an SM are 208 KiB, as the rates of device.py were measured
 CHUNK_SLOTS = 13
@@ -83,14 +83,51 @@ class EmptyLaunch(Ceiling):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WgmmaLoop(Ceiling):
+class TensorLoop(Ceiling):
+    """Multiplications alone: out (num_ctas x tile_m, tile_n) fp32 = passes x (a x b^T), num_sums times.
+
+    Shapes: a (num_ctas x tile_m, k), b (tile_n, k).
+    """
+
+    dtype: DType = dtypes.BF16
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Rows and columns of a CTA, and values of k that it holds."""
+
+    @property
+    def k(self) -> int:
+        """Values of k that a CTA holds."""
+        return self.shape[2]
+
+    def flops(self, num_ctas: int, num_sums: int, passes: int) -> int:
+        """Operations of one launch."""
+        tile_m, tile_n, k = self.shape
+        return 2 * num_ctas * tile_m * tile_n * k * num_sums * passes
+
+    @abstractmethod
+    def arguments(self, num_ctas: int, num_sums: int, passes: int) -> tuple[Argument, ...]:
+        """For operands a, b, out and ticks (num_ctas, TICKS) uint64."""
+
+    def _results(self, num_ctas: int, num_sums: int, passes: int) -> tuple[Argument, ...]:
+        tile_m, tile_n, _ = self.shape
+        return (
+            PointerArgument("out", num_ctas * tile_m * tile_n * dtypes.FP32.size),
+            PointerArgument("ticks", num_ctas * TICKS * 8),
+            IntArgument("num_sums", num_sums, 4),
+            IntArgument("passes", passes, 4),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WgmmaLoop(TensorLoop):
     """Wgmmas alone, on operands that stay in shared memory.
 
     The instruction is m64 n`tile_n` k16; each of the consumers issues `wgmmas_m` of them, below each other, a k16 step.
     """
 
     entry: str = "tensor_loop"
-    dtype: DType = dtypes.BF16
     tile_n: int
     wgmmas_m: int
     slots: int
@@ -113,9 +150,9 @@ class WgmmaLoop(Ceiling):
         return self.consumers * self.wgmmas_m * WGMMA_M
 
     @property
-    def k(self) -> int:
-        """Values of k that lie in shared memory."""
-        return self.slots * self.tile_k
+    def shape(self) -> tuple[int, int, int]:
+        """All of k lies in shared memory."""
+        return self.tile_m, self.tile_n, self.slots * self.tile_k
 
     @property
     def smem_bytes(self) -> int:
@@ -139,19 +176,12 @@ class WgmmaLoop(Ceiling):
         wrapper = wgmma_header(self.tile_n, self.dtype, a_k_major=True, b_k_major=True)
         return super().headers(wait_limit) | {"wgmma_mma_async.cuh": wrapper}
 
-    def flops(self, num_ctas: int, num_sums: int, passes: int) -> int:
-        """Operations of one launch."""
-        return 2 * num_ctas * self.tile_m * self.tile_n * self.k * num_sums * passes
-
     def arguments(self, num_ctas: int, num_sums: int, passes: int) -> tuple[Argument, ...]:
-        """For operands a (num_ctas x tile_m, k), b (tile_n, k), out (num_ctas x tile_m, tile_n) fp32 and ticks."""
+        """a and b through tensor maps."""
         return (
             MapArgument("a", self._map(num_ctas * self.tile_m, self.tile_m)),
             MapArgument("b", self._map(self.tile_n, self.tile_n)),
-            PointerArgument("out", num_ctas * self.tile_m * self.tile_n * dtypes.FP32.size),
-            PointerArgument("ticks", num_ctas * TICKS * 8),
-            IntArgument("num_sums", num_sums, 4),
-            IntArgument("passes", passes, 4),
+            *self._results(num_ctas, num_sums, passes),
         )
 
     def _map(self, rows: int, box_rows: int) -> TensorMap:
@@ -161,6 +191,55 @@ class WgmmaLoop(Ceiling):
             pitches_bytes=(self.k * self.dtype.size,),
             box=(self.tile_k, box_rows),
             swizzle_bytes=SWIZZLE_BYTES,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MmaLoop(TensorLoop):
+    """mma.sync m16n8k16 alone, on fragments that stay in registers: 8 warps of 64 x 64, 128 sums a thread."""
+
+    entry: str = "mma_loop"
+    fragments_m: int = 4
+    fragments_n: int = 8
+    warps_m: int = 2
+    warps_n: int = 4
+
+    @property
+    def name(self) -> str:
+        """Type, instruction and tile: "mma.sync bf16 m16n8k16 128x256"."""
+        tile_m, tile_n, k = self.shape
+        return f"mma.sync {self.dtype} m16n8k{k} {tile_m}x{tile_n}"
+
+    @property
+    def threads(self) -> int:
+        """All of them multiply."""
+        return self.warps_m * self.warps_n * WARP_THREADS
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """One step of k lies in registers."""
+        return self.warps_m * self.fragments_m * 16, self.warps_n * self.fragments_n * 8, 16
+
+    def constants(self) -> dict[str, int | bool | str]:
+        """What mma_loop.cu reads of struct Config."""
+        tile_m, tile_n, _ = self.shape
+        return super().constants() | {
+            "TILE_M": tile_m,
+            "TILE_N": tile_n,
+            "FRAGMENTS_M": self.fragments_m,
+            "FRAGMENTS_N": self.fragments_n,
+            "WARPS_M": self.warps_m,
+            "WARPS_N": self.warps_n,
+            "IN_TYPE": f"Type::{self.dtype}",
+        }
+
+    def arguments(self, num_ctas: int, num_sums: int, passes: int) -> tuple[Argument, ...]:
+        """a and b by their addresses."""
+        tile_m, tile_n, k = self.shape
+        return (
+            PointerArgument("a", num_ctas * tile_m * k * self.dtype.size),
+            PointerArgument("b", tile_n * k * self.dtype.size),
+            *self._results(num_ctas, num_sums, passes),
         )
 
 
@@ -235,3 +314,8 @@ def wgmma_loops(dtype: DType) -> tuple[WgmmaLoop, ...]:
         WgmmaLoop(dtype=dtype, tile_n=256, wgmmas_m=1, slots=4),
         WgmmaLoop(dtype=dtype, tile_n=192, wgmmas_m=2, slots=4),
     )
+
+
+def tensor_loops(dtype: DType) -> tuple[TensorLoop, ...]:
+    """All loops of one type: those of wgmma, and what mma.sync does on the same card."""
+    return (*wgmma_loops(dtype), MmaLoop(dtype=dtype))

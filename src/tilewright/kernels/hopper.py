@@ -90,12 +90,11 @@ class HopperFamily:
         yield from high_space(problem, device)
         yield from narrow_space(problem, device)
         yield from sliced_space(problem, device)
-        yield from trials.trials(problem, device, measured=True)
 
     def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
-        """Configs for a tuner alone, until figures say more of them (kernels/trials.py)."""
+        """Configs for a tuner alone (kernels/trials.py)."""
         offered = set(self.space(problem, device))  # two kinds may come to the same width
-        yield from (config for config in trials.trials(problem, device, measured=False) if config not in offered)
+        yield from (config for config in trials.trials(problem, device) if config not in offered)
 
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.

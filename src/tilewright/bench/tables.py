@@ -1,0 +1,41 @@
+"""Lines of cells -> a Markdown table and its caption: what the numbers are, and where they come from.
+
+Knows the facts that rows carry of their origin, and nothing of what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+NO_ROWS = "_No rows._\n"
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """The table; a sentence where there are no lines."""
+    if not lines:
+        return NO_ROWS
+    rows = [head, ["---"] * len(head), *lines]
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in rows)
+
+
+def caption(rows: Sequence[Row], meaning: str) -> str:
+    """What the numbers are, and where they come from: device, versions, day, command; nothing for no rows."""
+    sources = dict.fromkeys(_source(row) for row in rows)
+    return f"\n{meaning}\n" * bool(rows) + "".join(f"\n{source}\n" for source in sources)
+
+
+def _source(row: Row) -> str:
+    parts = [
+        row.get("device"),
+        f"driver for CUDA {row['driver_cuda']}" if row.get("driver_cuda") else None,
+        f"torch {row['torch']}" if row.get("torch") else None,
+        f"cuBLAS {row['nvidia_cublas']}" if row.get("nvidia_cublas") else None,
+        row.get("compiler") or f"nvrtc {row.get('nvidia_cuda_nvrtc')}",
+        row.get("date"),
+        f"commit {row['commit']}" if row.get("commit") else None,
+        f"`{row['command']}`" if row.get("command") else None,
+    ]
+    return ", ".join(str(part) for part in parts if part) + "."

@@ -11,9 +11,14 @@ from typing import Any
 Row = dict[str, Any]
 
 KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
-# The kind of rows, which is their table's name too, by the part that the file is: configs with 16-bit inputs; those
-# of the inputs that the family alone multiplies; an earlier run of 16 bits, with configs that the newest has not.
-RUNS = {"ampere": KIND, "kinds": "ampere-kinds", "ampere_earlier": "ampere-earlier"}
+# The kind of rows, which is their table's name too, by the part that the file is: configs with 16-bit inputs; those of
+# the inputs that the family alone multiplies; an earlier run of 16 bits, with configs that the newest has not; --modes.
+RUNS = {
+    "ampere": KIND,
+    "kinds": "ampere-kinds",
+    "ampere_earlier": "ampere-earlier",
+    "ampere_modes": "ampere-modes",
+}
 # Of mma.sync on an H200, register-only loops (2026-11-29): 606 to 624 with 16-bit inputs and fp32 sums, 607 to 626 with
 # fp16 sums, 1236 to 1302 with int8. Of tf32 it was not measured.
 _CEILINGS_TFLOPS = {"bf16": 615.0, "fp16": 615.0, "int8": 1270.0}

@@ -318,7 +318,7 @@ def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
         beside = (
             f"of {ceiling({'dtype': 'int8'}):.0f} TOPS of int8 and {ceiling({'dtype': 'fp16'}):.0f} TFLOPS with fp16 "
             "sums, the middle of what loops on registers reach on an H200; of tf32 it was not measured. cuBLAS is "
-            "`torch._int_mm`, and `torch.matmul` that may use tf32 or sum in fp16; it uses wgmma."
+            "`torch._int_mm`, and `torch.matmul` that may use tf32 or sum in fp16; past the ceiling it uses wgmma."
         )
     checked = "".join(
         f" Checked beside: {row['ok']} products right, {row['wrong']} wrong, {row['refused']} refused."

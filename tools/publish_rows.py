@@ -7,9 +7,10 @@ rows are condensed to one a config; narrow ones, many, keep what their table and
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
 `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
 of a suite whether a record that was measured is shipped today; those of `benchmarks/ampere.py --into OUT/ampere.json`
-what their table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json` and of
-`benchmarks/epilogues.py --into OUT/epilogues.json` (or layers.json); all others stay as they were measured, those of
-`benchmarks/host.py --into OUT/torch_host.json` and `benchmarks/model.py --into OUT/model.json` too. A file is named
+or, of --kinds, OUT/kinds.json what their table needs, their checks as one, as of
+`benchmarks/irregular.py --into OUT/irregular.json` and of `benchmarks/epilogues.py --into OUT/epilogues.json` (or
+layers.json); all others stay as they were measured, those of `benchmarks/host.py --into OUT/torch_host.json` and
+`benchmarks/model.py --into OUT/model.json` too. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
 docs/plots/suite_<device>.svg.
 """
@@ -64,7 +65,7 @@ PARTS = (
     "host",
     "sanitize",
     "ceilings",
-    "ampere",
+    *ampere_report.RUNS,
     "irregular",
     "epilogues",
     "layers",
@@ -92,8 +93,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
     if file.stem == "unaligned":
         rows = unaligned_report.published(rows)
-    if file.stem == "ampere":
-        rows = ampere_report.published(rows)
+    if file.stem in ampere_report.RUNS:
+        rows = ampere_report.published(rows, ampere_report.RUNS[file.stem])
     if file.stem == "irregular":
         rows = irregular.published(rows)
     if file.stem in ("epilogues", "layers"):

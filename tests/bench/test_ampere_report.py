@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.bench.ampere_report import COLUMNS, KIND, ceiling_tflops, cells, published
+from tilewright.bench.ampere_report import COLUMNS, KIND, RUNS, ceiling_tflops, cells, published
+from tilewright.bench.report import TABLES
 
 
 def timed(candidate: str, median_us: float, **more: Any) -> dict[str, Any]:
@@ -55,3 +56,14 @@ def test_a_column_without_a_time_has_no_line() -> None:
 
 def test_each_kind_has_the_ceiling_that_was_measured_of_it_or_none() -> None:
     assert [ceiling_tflops({"dtype": dtype}) for dtype in ("bf16", "int8", "tf32")] == [615, 1270, None]
+
+
+def test_each_run_has_a_table_of_its_own() -> None:
+    rows = [row for kind in RUNS.values() for row in published([timed(f"tilewright {kind}", 1.0)], kind)]
+    for kind in RUNS.values():
+        text = TABLES[kind](rows)
+        assert f"| p | {kind} |" in text
+        assert sum(f"| p | {other} |" in text for other in RUNS.values()) == 1
+    checks = published([{"kind": "check", "case": "a", "status": "ok"}], RUNS["kinds"])
+    assert "1 products right, 0 wrong" in TABLES[RUNS["kinds"]]([*rows, *checks])
+    assert "products right" not in TABLES[RUNS["kinds"]](rows)

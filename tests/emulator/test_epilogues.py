@@ -38,6 +38,7 @@ BF16, FP16, FP32 = ml_dtypes.bfloat16, np.float16, np.float32
 PATTERN = 3  # of padding that must survive
 SMALL = Config(tile_m=64, tile_n=32, consumers=1, stages=2)
 AMPERE = AmpereConfig(tile_m=64, tile_n=64, tile_k=32, warps_m=2, warps_n=2, stages=3)
+AMPERE_SPLIT = AMPERE.replace(tile_k=64, warps_n=1, stages=4, ahead=3, split_barrier=True)
 SLICED = SMALL.replace(tile_n=64, slices=3, dependent_sums=True)
 STAGGERED = Config(tile_m=128, tile_n=40, consumers=1, stages=2, staggered=True, store_slots=1)
 
@@ -194,6 +195,26 @@ CASES: dict[str, Case] = {
         b_is_batched=True,
         schedule="eager",
         device="a100",
+    ),
+    "Ampere, halves, a split barrier": Case(
+        AMPERE_SPLIT,
+        lambda: Bias(values(70)) | Aux(padded(72, 70, gap=8)[1]) | Gated("silu", "halves") | Add(values(72, 35)),
+        n=70,
+        k=5 * 64 + 8,  # past the ring
+        num_sms=1,  # several tiles a CTA
+        schedule="random",
+        device="a100",
+    ),
+    "Ampere, neighbours of rows of k in a batch, a split barrier": Case(
+        AMPERE_SPLIT.replace(tile_n=128, warps_n=2),
+        lambda: Gated("gelu_tanh", "interleaved") | RowAmax(values(2, 72, kind=FP32)),
+        n=140,
+        b_major="n",
+        out_kind=FP32,
+        batch=(2,),
+        b_is_batched=True,
+        num_sms=1,
+        schedule="eager",
     ),
     "Ampere, neighbours in rows of k": Case(
         AMPERE,

@@ -77,7 +77,7 @@ def test_a_row_has_the_same_bits_in_every_layout_and_in_an_out_with_columns() ->
     assert np.array_equal(out.T.view(np.uint32), expected()[:128])
 
 
-OF_AMPERE = {"tile_k", "warps_m", "warps_n", "ahead", "prefetch", "ctas"}
+OF_AMPERE = {"tile_k", "warps_m", "warps_n", "ahead", "split_barrier", "prefetch", "ctas"}
 
 
 def test_every_field_that_moves_no_bit_has_a_config_that_shows_it() -> None:

@@ -64,7 +64,7 @@ NEAR_THE_LIMIT: dict[str, tuple[Problem, Config]] = {
     ),
     "Ampere, gated": (
         after(packed(4096, 4096, 4096, b_major="n", out_major="m"), Bias("bf16") | Gated("gelu", "interleaved")),
-        AmpereConfig(tile_m=256, tile_n=128, tile_k=64, stages=3, warps_m=4),
+        AmpereConfig(tile_m=256, tile_n=128, stages=6, warps_m=4, ahead=3, split_barrier=True),
     ),
     "Ampere": (after(SQUARE, Bias("bf16") | Gelu() | Add("bf16")), AmpereConfig(tile_m=128, tile_n=128)),
 }

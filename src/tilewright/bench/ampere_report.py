@@ -11,6 +11,14 @@ from typing import Any
 Row = dict[str, Any]
 
 KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
+# The kind of rows, which is their table's name too, by the part that the file is: configs with 16-bit inputs; those of
+# the inputs that the family alone multiplies; an earlier run of 16 bits, with configs that the newest has not; --modes.
+RUNS = {
+    "ampere": KIND,
+    "kinds": "ampere-kinds",
+    "ampere_earlier": "ampere-earlier",
+    "ampere_modes": "ampere-modes",
+}
 # Of mma.sync on an H200, register-only loops (2026-11-29): 606 to 624 with 16-bit inputs and fp32 sums, 607 to 626 with
 # fp16 sums, 1236 to 1302 with int8. Of tf32 it was not measured.
 _CEILINGS_TFLOPS = {"bf16": 615.0, "fp16": 615.0, "int8": 1270.0}
@@ -25,19 +33,19 @@ _KEPT = (
 )  # fmt: skip
 
 
-def published(rows: Sequence[Row]) -> list[Row]:
+def published(rows: Sequence[Row], kind: str = KIND) -> list[Row]:
     """The rows as they are committed: the checks as one, with those that are wrong; of the others what is read."""
     checks = [row for row in rows if row["kind"] == "check"]
     found: list[Row] = []
     if checks:
         counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "refused", "wrong")}
         failed = [row for row in checks if row["status"] == "wrong"]
-        found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
+        found.append({"kind": kind, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
     for row in rows:
         if row["kind"] != "check":
             is_read = (name for name in row if name in _KEPT or row["kind"] == "count")
             kept = {name: row[name] for name in is_read if row[name] is not None}
-            found.append(kept | {"kind": KIND, "part": row["kind"]})
+            found.append(kept | {"kind": kind, "part": row["kind"]})
     return found
 
 

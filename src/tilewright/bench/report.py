@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -304,13 +305,28 @@ def unaligned_table(rows: Sequence[Row]) -> str:
     return markdown(unaligned_report.COLUMNS, unaligned_report.cells(own)) + caption(own, meaning)
 
 
-def ampere_table(rows: Sequence[Row]) -> str:
-    """One line a config of the Ampere family and product, and what was measured beside them."""
-    own = [row for row in rows if row.get("kind") == ampere_report.KIND]
+def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
+    """One line a config of the Ampere family and product, and what was measured beside them; of one of RUNS."""
+    own = [row for row in rows if row.get("kind") == kind]
+    ceiling = ampere_report.ceiling_tflops
+    is_wgmma = "and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high"
+    beside = (
+        f"of {ceiling({}):.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. The Hopper kernel "
+    )
+    beside += f"{is_wgmma}."
+    if kind == ampere_report.RUNS["kinds"]:
+        beside = (
+            f"of {ceiling({'dtype': 'int8'}):.0f} TOPS of int8 and {ceiling({'dtype': 'fp16'}):.0f} TFLOPS with fp16 "
+            "sums, the middle of what loops on registers reach on an H200; of tf32 it was not measured. cuBLAS is "
+            "`torch._int_mm`, and `torch.matmul` that may use tf32 or sum in fp16; past the ceiling it uses wgmma."
+        )
+    checked = "".join(
+        f" Checked beside: {row['ok']} products right, {row['wrong']} wrong, {row['refused']} refused."
+        for row in own
+        if row["part"] == "check"
+    )
     meaning = (
-        f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: of "
-        f"{ampere_report.ceiling_tflops({}):.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. "
-        "The Hopper kernel and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high."
+        f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: {beside}{checked}"
     )
     return markdown(ampere_report.COLUMNS, ampere_report.cells(own)) + caption(own, meaning)
 
@@ -422,7 +438,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "narrow-summary": narrow_summary_table,
     "unaligned": unaligned_table,
     "lines": lines_table,
-    "ampere": ampere_table,
+    **{kind: partial(ampere_table, kind=kind) for kind in ampere_report.RUNS.values()},
     "irregular": irregular_table,
     "irregular-emulated": irregular_emulated_table,
     "repeats": repeats_table,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.ampere_config import AmpereConfig
 from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, PointerArgument
@@ -40,6 +42,20 @@ _TILES = (
     (64, 64, 2, 2, 4),
     (32, 64, 2, 2, 4),
 )
+# What leads of a tile, by bytes of a row of k values: its fields, for 16-bit inputs with fp32 sums. Source: H200,
+# 2026-11-30, 4096^3 and 8192^3 (docs/ampere.md, "Measured"): a split barrier and three ahead over three ahead alone 5 %
+# of 128x256x64, 4 and 3 of 256x128x64, 4 of 128x256x32, 5 of 192x128x64, and one ahead is slower yet; of two CTAs of
+# 128x128x64 three ahead over one 7 and 13 %, where two of 128x128x32 lose 5 and 4. 256x128x32 was measured in this form
+# alone, 192x128x32 in none and has the form of its like, as what is not named here has the plain one.
+_SPLIT: dict[str, Any] = {"ahead": 3, "split_barrier": True}
+_AHEAD: dict[str, Any] = {"ahead": 3}
+_LEADING: dict[tuple[int, int, int, int, int], dict[int, dict[str, Any]]] = {
+    (128, 256, 2, 4, 1): {64: _SPLIT, 128: _SPLIT},
+    (256, 128, 4, 2, 1): {64: _SPLIT, 128: _SPLIT},
+    (192, 128, 4, 2, 1): {64: _SPLIT, 128: _SPLIT},
+    (128, 128, 2, 2, 2): {128: _AHEAD},
+}
+_SPLIT_STAGES = 4  # the fewest: one slot of them is neither read nor on its way (ampere_gemm.cu)
 _SLICED_TILES = ((128, 128, 2, 4, 1), (128, 64, 2, 2, 1), (64, 64, 2, 2, 1))  # one CTA an SM, where tiles are few
 _ROWS_BYTES = (64, 128)  # of a row of k values
 _MOST_STAGES = 6  # more than are ever in want: 4 on their way are 96 KB of 128x256x32, and Little's law asks for 36
@@ -57,25 +73,26 @@ class AmpereFamily:
     config: Config = _DEFAULT
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
-        """Every legal config that is worth a look for the problem on the device, each with as many stages as fit."""
-        for tile_m, tile_n, warps_m, warps_n, ctas in _TILES:
-            for row_bytes in _ROWS_BYTES:
-                tile_k = row_bytes // problem.dtype.size
-                config = AmpereConfig(
-                    tile_m=tile_m, tile_n=tile_n, tile_k=tile_k, warps_m=warps_m, warps_n=warps_n, ctas=ctas
-                )
-                rows, _ = config.tiles(problem)
-                height = group_rows(rows, tile_m, tile_n, device.num_sms * ctas)
-                for stages in range(_MOST_STAGES, 2, -1):
-                    found = config.replace(stages=stages, group_m=height)
-                    if not found.violations(problem, device):
-                        yield found
-                        break
+        """Every legal config that is worth a look for the problem on the device, each with as many stages as fit: of 16
+        bits the form that leads, where it fits, and of what was not measured in it the plain one."""
+        for tile, row_bytes in itertools.product(_TILES, _ROWS_BYTES):
+            leads = _LEADING.get(tile, {}).get(row_bytes, {}) if _is_measured_in_forms(problem) else {}
+            forms = [leads, _AHEAD, {}] if leads else [{}]  # a split barrier wants a slot more, three ahead registers
+            offers = (_deepest(tile, row_bytes, form, problem, device) for form in forms)
+            found = next((offer for offer in offers if offer is not None), None)
+            if found is not None:
+                yield found
         yield from _sliced_space(problem, device)
 
     def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
-        """None: every config worth a look is in the space."""
-        return iter(())
+        """Of int8, tf32 and fp16 sums the forms that lead with 16 bits: right in the emulator, measured with none."""
+        if _is_measured_in_forms(problem):
+            return
+        for tile, by_row in _LEADING.items():
+            for row_bytes, form in by_row.items():
+                found = _deepest(tile, row_bytes, form, problem, device)
+                if found is not None:
+                    yield found
 
     def headers(self, problem: Problem, config: Config, wait_limit: int = 0) -> dict[str, str]:
         """The rendered header by path: struct Config. There is no wait to be limited."""
@@ -161,6 +178,32 @@ class AmpereFamily:
 
 
 AMPERE = AmpereFamily()
+
+
+def _is_measured_in_forms(problem: Problem) -> bool:
+    return problem.dtype.size == FP16.size and problem.sums is FP32
+
+
+def _deepest(
+    tile: tuple[int, int, int, int, int], row_bytes: int, form: dict[str, Any], problem: Problem, device: Device
+) -> AmpereConfig | None:
+    """The tile in a form with as many stages as fit; None where none does."""
+    tile_m, tile_n, warps_m, warps_n, ctas = tile
+    config = AmpereConfig(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=row_bytes // problem.dtype.size,
+        warps_m=warps_m,
+        warps_n=warps_n,
+        ctas=ctas,
+        **form,
+    )
+    rows, _ = config.tiles(problem)
+    height = group_rows(rows, tile_m, tile_n, device.num_sms * ctas)
+    least = _SPLIT_STAGES if config.split_barrier else 3
+    depths = range(_MOST_STAGES, least - 1, -1)
+    made = (dataclasses.replace(config, stages=stages, group_m=height) for stages in depths)
+    return next((each for each in made if not each.violations(problem, device)), None)
 
 
 def _sliced_space(problem: Problem, device: Device) -> Iterator[Config]:

@@ -30,6 +30,11 @@ def test_numpy_arrays_are_multiplied(example: Any) -> None:
 
 
 @pytest.mark.usefixtures("fast")
+def test_a_gated_mlp_is_torchs_within_rounding(example: Any) -> None:
+    assert example("gated_mlp").main([]) < 0.05
+
+
+@pytest.mark.usefixtures("fast")
 def test_training_with_gradients_collected_in_fp32_lowers_the_loss(example: Any) -> None:
     losses = example("train").main([])
     assert losses == sorted(losses, reverse=True)
@@ -47,11 +52,11 @@ def test_the_step_that_a_gpu_captures_runs_here_without_a_graph(example: Any) ->
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["patch_model", "train", "compile_model", "cuda_graph", "other_arrays"])
+@pytest.mark.parametrize("name", ["patch_model", "gated_mlp", "train", "compile_model", "cuda_graph", "other_arrays"])
 def test_every_example_runs_on_a_gpu_at_its_real_size(example: Any, name: str) -> None:
     torch._dynamo.reset()
     found = example(name).main(["--gpu"])
-    if name == "patch_model":
+    if name in ("patch_model", "gated_mlp"):
         assert found < 0.05
     if name == "train":
         assert found == sorted(found, reverse=True)

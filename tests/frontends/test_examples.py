@@ -1,4 +1,4 @@
-"""Each script of examples/ at its small size. Two in the emulator; of the others the products are NumPy's."""
+"""Each script of examples/ at its small size. Three in the emulator; of the others the products are NumPy's."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_numpy_arrays_are_multiplied(example: Any) -> None:
     assert example("other_arrays").main([]) == ["NumPy", "NumPy's bf16"]
 
 
-@pytest.mark.usefixtures("fast")
-def test_a_gated_mlp_is_torchs_within_rounding(example: Any) -> None:
+def test_a_gated_mlp_and_an_epilogue_are_torchs_within_rounding(example: Any) -> None:
+    """In the emulator: three layers, forward and of two of them backward."""
     assert example("gated_mlp").main([]) < 0.05
 
 

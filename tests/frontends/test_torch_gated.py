@@ -97,6 +97,19 @@ def test_a_gate_and_its_gradients_are_right(case: str) -> None:
     assert_right(tuple(inputs), activation, split)
 
 
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_gradient_of_gate_and_up_is_torchs_to_the_bit(activation: str, split: str) -> None:
+    """Products with the identity change nothing: erf and tanh are told apart."""
+    x, grad = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).bfloat16(), whole(64, 16, seed=9)
+    eye, found = torch.eye(32).bfloat16(), []
+    for gated in (T.gated_linear, unfused):
+        leaf = x.clone().requires_grad_()
+        gated(leaf, eye, activation=activation, split=split).backward(grad)
+        found.append(leaf.grad)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("wanted", [(), (0,), (1,), (2,), (0, 1, 2)])
 def test_one_kernel_runs_forward_and_a_product_for_each_matrix_that_wants_a_gradient(fast: Any, wanted: Any) -> None:
     inputs = [quarters(8, 16), whole(32, 16, seed=1), whole(32, seed=2)]

@@ -72,6 +72,34 @@ def test_results_and_gradients_are_exact_in_every_layout(shape: tuple[int, int, 
             assert torch.equal(bias.grad, grad.double().sum(0).to(BF16))
 
 
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize("shape", [(64, 144, 80), (33, 34, 65), (7, 512, 256), (600, 1056, 72)])
+def test_a_gate_and_its_gradients_are_right(shape: tuple[int, int, int], split: str) -> None:
+    """B038. With and without a gradient, in every layout of the weight. x weight^T is exact; bf16 rounds its gradient
+    twice and the sums of that once."""
+    m, n, k = shape
+    x, grad, bias = whole(m, k) / 32, whole(m, n // 2, seed=3), whole(n, seed=2)
+    for w in (whole(n, k, seed=1), whole(k, n, seed=1).t(), whole(n, k + 3, seed=1)[:, 1 : k + 1]):
+        leaves, doubles = [
+            [t.detach().to(kind).requires_grad_() for t in (x, w, bias)] for kind in (BF16, torch.float64)
+        ]
+        pre = torch.nn.functional.linear(*doubles)
+        gate, up = pre.chunk(2, -1) if split == "halves" else (pre[:, 0::2], pre[:, 1::2])
+        right = torch.nn.functional.silu(gate) * up
+        grad_pre, *grads = torch.autograd.grad(right, (pre, *doubles), grad.double())
+        off = grad_pre.abs() * 2**-6 + 2**-16
+        out = T.gated_linear(*leaves, split=split)
+        out.backward(grad)
+        found = [
+            (out.detach(), right.detach(), 2**-16),
+            (T.gated_linear(x, w, bias, split=split), right.detach(), 2**-16),
+        ]
+        bounds = (off @ w.double().abs(), off.t() @ x.double().abs(), off.sum(0))
+        found += zip((leaf.grad for leaf in leaves), grads, bounds, strict=True)
+        for ours, exactly, bound in found:
+            assert ((ours.double() - exactly).abs() <= bound + 2**-8 * (exactly.abs() + bound)).all()
+
+
 def test_opcheck_is_clean_on_the_gpu() -> None:
     """B133."""
     ops = torch.ops.tilewright

@@ -18,7 +18,7 @@ except ImportError as missing:
 
 from tilewright.frontends.torch import gradients as _gradients  # noqa: F401  registers what it knows of the ops
 from tilewright.frontends.torch import transforms as _transforms  # noqa: F401  the same
-from tilewright.frontends.torch.functional import addmm, bmm, linear, matmul, mm
+from tilewright.frontends.torch.functional import addmm, bmm, gated_linear, linear, matmul, mm
 from tilewright.frontends.torch.modules import Linear, PatchedLinear
 from tilewright.frontends.torch.patching import PatchReport, patch, unpatch
 
@@ -28,6 +28,7 @@ __all__ = [
     "PatchedLinear",
     "addmm",
     "bmm",
+    "gated_linear",
     "linear",
     "matmul",
     "mm",

@@ -1,4 +1,4 @@
-"""matmul, mm, bmm, linear, addmm: what users call.
+"""matmul, mm, bmm, linear, gated_linear, addmm: what users call.
 
 Goes around torch's dispatcher where a call does not need it (eager.py): without a gradient the way is that of
 tilewright.matmul, with its plans, and with one that of autograd's own Function. Knows nothing of what the ops do.
@@ -6,15 +6,14 @@ tilewright.matmul, with its plans, and with one that of autograd's own Function.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tilewright.epilogue import Activation, Split
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import eager, gradients, ops, products
-
-Activation = Literal["relu", "gelu", "silu"]
 
 _NO_KERNEL = (
     AttributeError,
@@ -95,7 +94,8 @@ def linear(
     activation: Activation | None = None,
     main_grad: Tensor | None = None,
 ) -> Tensor:
-    """x weight^T + bias as torch.nn.functional.linear, and `activation` of that: "relu", "gelu" (erf) or "silu".
+    """x weight^T + bias as torch.nn.functional.linear, and `activation` of that: "relu", "gelu" (erf), "gelu_tanh" or
+    "silu".
 
     Shapes: x (..., k), weight (n, k), bias (n,), the result (..., n), row-major.
     `main_grad`: a float32 buffer of weight's shape to which the backward adds weight's gradient, at once and in fp32;
@@ -131,6 +131,34 @@ def linear_around(
     if not eager.is_recordable(x, weight):
         return None
     return gradients.record_linear(x, weight, bias, main_grad, activation)
+
+
+def gated_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation = "silu",
+    split: Split = "halves",
+    main_grad: Tensor | None = None,
+) -> Tensor:
+    """activation(gate) up in one kernel, gate and up being parts of x weight^T + bias: "silu" makes swiglu, "gelu" and
+    "gelu_tanh" geglu, "relu" reglu.
+
+    Shapes: x (..., k), weight (2 n, k), bias (2 n,), the result (..., n), row-major. `split`: weight's first n rows
+    make the gates and the last n what they gate ("halves"), or rows 2 c and 2 c + 1 make both of column c
+    ("interleaved"). `main_grad`: as in linear().
+    Raises: as linear(); ShapeError: a weight of an odd number of rows.
+    Cost: through torch.library. Where a gradient is wanted the kernel also stores gate and up, rounded: 2 n elements a
+    row, kept for the backward, which multiplies twice and makes of them the product's gradient by torch's own kernels.
+    """
+    try:
+        return ops.gated_linear(x, weight, bias, main_grad, activation, split)
+    except _NO_KERNEL:
+        given = {name: value for name, value in (("bias", bias), ("main_grad", main_grad)) if value is not None}
+        _check_tensors("gated_linear", x=x, weight=weight, **given)
+        products.check_gate(activation, split)
+        raise
 
 
 def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:

@@ -88,6 +88,22 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.activation != "relu" and torch.is_grad_enabled():
             kept = _pre_again(x, weight, bias)
         grad = _ACTIVATION_GRADIENTS[ctx.activation](grad, kept)
+    return _operand_gradients(ctx, grad, x, weight)
+
+
+def _gated_linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """Rounds where torch's unfused expression does, once for each of its operations."""
+    x, weight, bias, pre = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        pre = _pre_again(x, weight, bias)
+    gate, up = products.parted(pre, ctx.split)
+    grad_gate = _ACTIVATION_GRADIENTS[ctx.activation](grad * up, gate)
+    grad_up = grad * products.ACTIVATIONS[ctx.activation](gate)
+    return *_operand_gradients(ctx, products.joined(grad_gate, grad_up, ctx.split), x, weight), None
+
+
+def _operand_gradients(ctx: Any, grad: Tensor, x: Any, weight: Any) -> tuple[Tensor | None, ...]:
+    """Of linear's arguments, from that of x weight^T + bias."""
     needs_x, needs_weight = ctx.needs
     grad_x = eager.matmul(grad, weight) if needs_x else None
     grad_weight = None
@@ -103,6 +119,7 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 _ACTIVATION_GRADIENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda grad, out: torch.ops.aten.threshold_backward(grad, out, 0),
     "gelu": lambda grad, pre: torch.ops.aten.gelu_backward(grad, pre),
+    "gelu_tanh": lambda grad, pre: torch.ops.aten.gelu_backward(grad, pre, approximate="tanh"),
     "silu": lambda grad, pre: _silu_gradient(grad, pre),
 }
 
@@ -122,9 +139,9 @@ def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> 
     """
     if x is None or weight is None:
         raise UnsupportedError(
-            asked="a second derivative of linear with an activation, whose weight requires no gradient",
+            asked="a second derivative of linear with an activation or a gate, whose weight requires no gradient",
             rule="the first one keeps only what it needs itself",
-            works="apply the activation to the result of linear instead of passing activation=",
+            works="apply the activation to the result of linear, called without one",
         )
     again: Tensor = ops.linear(x, weight, bias)
     return again
@@ -197,6 +214,7 @@ def _saving(op: Any, save: Callable[..., None]) -> Callable[..., Tensor]:
 
 
 _linear_below, _linear_and_pre_below = _below_autograd(ops.linear), _below_autograd(ops.linear_and_pre)
+_gated_linear_and_pre_below = _below_autograd(ops.gated_linear_and_pre)
 
 
 def _run_linear(
@@ -214,11 +232,34 @@ def _run_linear(
         out: Tensor = _linear_below(keyset, x, weight, bias, main_grad, activation)
         kept = out if activation else None
     elif torch._C._are_functorch_transforms_active():  # an outer one may record: two results are not for it
+        products.check_activation(activation)
         kept = _linear_below(keyset, x, weight, bias)
         out = products.ACTIVATIONS[activation](kept)
     else:
         out, kept = _linear_and_pre_below(keyset, x, weight, bias, activation)
     _save_linear(ctx, _needs(keyset, ctx), x, weight, bias, main_grad, activation, kept)
+    return out
+
+
+def _run_gated_linear(
+    keyset: Any,
+    ctx: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str = "silu",
+    split: str = "halves",
+) -> Tensor:
+    """The forward of an ops.gated_linear() that records, which keeps gate and up."""
+    out: Tensor
+    if torch._C._are_functorch_transforms_active():  # as in _run_linear()
+        pre: Tensor = _linear_below(keyset, x, weight, bias)
+        out = products.gated(pre, activation, split)
+    else:
+        out, pre = _gated_linear_and_pre_below(keyset, x, weight, bias, activation, split)
+    _save_linear(ctx, _needs(keyset, ctx), x, weight, bias, main_grad, activation, pre)
+    ctx.split = split
     return out
 
 
@@ -309,6 +350,7 @@ def _check_tangents(op: Any, args: tuple[Any, ...]) -> None:
 GRADIENTS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ops.matmul: (_saving(ops.matmul, _save_matmul), _matmul_backward),
     ops.linear: (_run_linear, _linear_backward),
+    ops.gated_linear: (_run_gated_linear, _gated_linear_backward),
     ops.addmm: (_saving(ops.addmm, _save_addmm), _addmm_backward),
 }
 

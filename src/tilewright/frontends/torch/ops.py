@@ -8,6 +8,8 @@ product is (products.py).
     matmul_out(a, b, out)                   into out; returns nothing, so that compilers may reuse its memory
     linear(x, weight, bias, main_grad, activation)      activation(x weight^T + bias)
     linear_and_pre(x, weight, bias, activation)         the same, and what the activation was given
+    gated_linear(x, weight, bias, main_grad, activation, split)    activation(gate) up, of x weight^T + bias
+    gated_linear_and_pre(x, weight, bias, activation, split)       the same, and gate and up
     addmm(c, a, b, beta, alpha)             as torch.addmm
     add_weight_grad(grad, x, main_grad)     main_grad += grad^T x, in fp32
 """
@@ -34,6 +36,9 @@ for _schema in (
     "matmul_out(Tensor a, Tensor b, Tensor(a!) out) -> ()",
     "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str? activation=None) -> Tensor",
     "linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
+    "gated_linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str activation='silu', "
+    "str split='halves') -> Tensor",
+    "gated_linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation, str split) -> (Tensor, Tensor)",
     "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0) -> Tensor",
     "add_weight_grad(Tensor grad, Tensor x, Tensor(a!) main_grad) -> ()",
 ):
@@ -45,6 +50,8 @@ matmul = _ops.matmul.default
 matmul_out = _ops.matmul_out.default
 linear = _ops.linear.default
 linear_and_pre = _ops.linear_and_pre.default
+gated_linear = _ops.gated_linear.default
+gated_linear_and_pre = _ops.gated_linear_and_pre.default
 addmm = _ops.addmm.default
 add_weight_grad = _ops.add_weight_grad.default
 
@@ -103,6 +110,13 @@ def _check_linear(
     if main_grad is not None:
         _check_main_grad(main_grad, weight.shape[0], weight.shape[1])
     products.check_activation(activation)
+
+
+def _check_gated_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None, activation: str, split: str
+) -> None:
+    _check_linear(x, weight, bias, main_grad)
+    products.check_gate(activation, split, weight.shape[0])
 
 
 def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
@@ -182,6 +196,30 @@ def _linear_and_pre(x: Tensor, weight: Tensor, bias: Tensor | None, activation: 
     return products.linear(x, weight, bias, activation, pre), pre
 
 
+def _gated_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str = "silu",
+    split: str = "halves",
+) -> Tensor:
+    if products.is_on_gpu(x) and main_grad is None:
+        found = products.plain_gated_linear(x, weight, bias, activation, split)
+        if found is not None:
+            return found
+    _check_gated_linear(x, weight, bias, main_grad, activation, split)
+    return products.gated_linear(x, weight, bias, activation, split)
+
+
+def _gated_linear_and_pre(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+) -> tuple[Tensor, Tensor]:
+    _check_gated_linear(x, weight, bias, None, activation, split)
+    pre = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    return products.gated_linear(x, weight, bias, activation, split, pre), pre
+
+
 def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
     _check_addmm(c, a, b)
     return products.product_added(c, a, b, beta, alpha)
@@ -228,6 +266,25 @@ def _fake_linear_and_pre(x: Tensor, weight: Tensor, bias: Tensor | None, activat
     return out, torch.empty_like(out)
 
 
+def _fake_gated_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str = "silu",
+    split: str = "halves",
+) -> Tensor:
+    _check_gated_linear(x, weight, bias, main_grad, activation, split)
+    return x.new_empty((*x.shape[:-1], weight.shape[0] // 2))
+
+
+def _fake_gated_linear_and_pre(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+) -> tuple[Tensor, Tensor]:
+    out = _fake_gated_linear(x, weight, bias, None, activation, split)
+    return out, x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
 def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
     _check_addmm(c, a, b)
     return a.new_empty((a.shape[0], b.shape[1]))
@@ -253,6 +310,8 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     matmul_out: _matmul_out,
     linear: _linear,
     linear_and_pre: _linear_and_pre,
+    gated_linear: _gated_linear,
+    gated_linear_and_pre: _gated_linear_and_pre,
     addmm: _addmm,
     add_weight_grad: _add_weight_grad,
 }
@@ -261,6 +320,8 @@ _FAKES: dict[Any, Callable[..., Any]] = {
     matmul_out: _fake_matmul_out,
     linear: _fake_linear,
     linear_and_pre: _fake_linear_and_pre,
+    gated_linear: _fake_gated_linear,
+    gated_linear_and_pre: _fake_gated_linear_and_pre,
     addmm: _fake_addmm,
     add_weight_grad: _fake_add_weight_grad,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -19,15 +20,16 @@ from torch import Tensor
 
 from tilewright import dispatch
 from tilewright.dtypes import by_name
-from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gelu, Relu, Silu, Step, as_epilogue
+from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu,
     "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": functools.partial(torch.nn.functional.gelu, approximate="tanh"),
     "silu": torch.nn.functional.silu,
 }
-_ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "silu": Silu()}
+_ACTIVATION_STEPS: dict[str, Step] = {"relu": Relu(), "gelu": Gelu(), "gelu_tanh": Gelu("tanh"), "silu": Silu()}
 
 is_on_gpu = attrgetter("is_cuda")
 
@@ -86,6 +88,18 @@ def check_activation(activation: str | None) -> None:
         )
 
 
+def check_gate(activation: Any, split: Any, rows: int = 0) -> None:
+    """Raises: UnsupportedError: an activation or a split that gated_linear() does not have. ShapeError: a weight of an
+    odd number of rows."""
+    Gated(activation, split)
+    if rows % 2:
+        raise ShapeError(
+            asked=f"a gated weight of {rows} rows",
+            rule="half of its rows make the gates, the others what they gate: their number is even",
+            works="pass weight (2 n, k)",
+        )
+
+
 def check_numbers(c: Tensor, beta: Any, alpha: Any) -> None:
     """Raises: DTypeError: a beta or alpha that torch takes for no number, or one that fp32 does not hold."""
     for value, step in ((beta, lambda: Beta(beta, c)), (alpha, lambda: Alpha(alpha))):
@@ -98,15 +112,18 @@ def product(
 ) -> Tensor:
     """a x b, and what an epilogue makes of it, in a fresh row-major tensor; shapes as in torch.matmul.
 
-    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,); with an epilogue matrices. Operands of which neither matrix
-    dimension is contiguous are copied first.
+    Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,); with an epilogue matrices, and one that gates leaves half of
+    the columns. Operands of which neither matrix dimension is contiguous are copied first.
     Raises: ShapeError, DTypeError, UnsupportedError: what no kernel serves.
     """
     check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
     a, b = _plain(a), _plain(b)
     if is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
         return dispatch.matmul(a, b, epilogue=epilogue)
-    out = a.new_empty(out_shape(a.shape, b.shape), dtype=out_dtype or a.dtype)
+    shape = out_shape(a.shape, b.shape)
+    if epilogue is not None and any(step.kind == "gated" for step in as_epilogue(epilogue).steps):
+        shape = (*shape[:-1], shape[-1] // 2)
+    out = a.new_empty(shape, dtype=out_dtype or a.dtype)
     _run(a, b, out, epilogue)
     return out
 
@@ -143,6 +160,51 @@ def linear(
     return product(x, weight.t(), epilogue=_steps(held, activation, pre))
 
 
+def gated_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str, pre: Tensor | None = None
+) -> Tensor:
+    """activation(gate) up of x weight^T + bias in a fresh row-major tensor, rounded once.
+
+    Shapes: x (..., k), weight (2 n, k), bias (2 n,), the result (..., n). `pre` (..., 2 n), row-major and of x's type,
+    is filled with gate and up, rounded.
+    """
+    if x.dim() < 2:
+        return gated_linear(x[None], weight, bias, activation, split, None if pre is None else pre[None])[0]
+    held = None if bias is None else _outside_of_autograd(bias).contiguous()
+    return product(x, _partable(weight, split).t(), epilogue=_gating(held, activation, split, pre))
+
+
+def _partable(weight: Tensor, split: str) -> Tensor:
+    """The weight, or a copy of it where no kernel finds its second half: behind an odd number of elements of a
+    contiguous column."""
+    rows, k = weight.shape
+    if split == "halves" and rows % 4 and weight.stride(0) == 1:
+        return torch.nn.functional.pad(weight, (0, 8 - k % 8))[:, :k]  # rows of whole 16 bytes, also with k = 1
+    return weight
+
+
+def parted(pre: Tensor, split: str) -> tuple[Tensor, Tensor]:
+    """Gate and up of (..., 2 n): views (..., n)."""
+    if split == "interleaved":
+        return pre[..., 0::2], pre[..., 1::2]
+    half = pre.shape[-1] // 2
+    return pre[..., :half], pre[..., half:]
+
+
+def joined(gate: Tensor, up: Tensor, split: str) -> Tensor:
+    """What parted() takes apart, in fresh memory."""
+    if split == "interleaved":
+        return torch.stack((gate, up), -1).flatten(-2)
+    return torch.cat((gate, up), -1)
+
+
+def gated(pre: Tensor, activation: str, split: str) -> Tensor:
+    """activation(gate) up by torch: what an epilogue does, rounded twice. Raises: as check_gate()."""
+    check_gate(activation, split, pre.shape[-1])
+    gate, up = parted(pre, split)
+    return ACTIVATIONS[activation](gate) * up
+
+
 def plain_product(a: Tensor, b: Tensor) -> Tensor | None:
     """product() of tensors that are all it takes: on a GPU, outside of autograd, in layouts that a kernel reads. None:
     they are not, and product() has to make them so, or has something to refuse."""
@@ -172,6 +234,19 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
         return None
 
 
+def plain_gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str) -> Tensor | None:
+    """The same for gated_linear()."""
+    dtype = x.dtype
+    if dtype not in INPUTS or weight.dtype is not dtype or weight.dim() != 2 or x.dim() < 2:
+        return None
+    if bias is not None and bias.dtype is not dtype:
+        return None
+    try:
+        return dispatch.matmul(x, _partable(weight, split).t(), epilogue=_gating(bias, activation, split))
+    except RefusalError:
+        return None
+
+
 def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None = None) -> Epilogue:
     if activation is None and pre is None and bias is not None:  # most calls
         return Epilogue((Bias(bias),))
@@ -183,6 +258,13 @@ def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None = Non
     if activation is not None:
         steps.append(_ACTIVATION_STEPS[activation])
     return Epilogue(tuple(steps))
+
+
+def _gating(bias: Tensor | None, activation: Any, split: Any, pre: Tensor | None = None) -> Epilogue:
+    before: list[Step] = [] if bias is None else [Bias(bias)]
+    if pre is not None:
+        before.append(Aux(pre))
+    return Epilogue((*before, Gated(activation, split)))
 
 
 def product_added(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:

@@ -29,7 +29,8 @@ def _autocasting(op: Any, device: str) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         # A main_grad is where a gradient goes, not an operand.
-        changed = [x if op is ops.linear and index == 3 else cast(x, dtype) for index, x in enumerate(args)]
+        kept = 3 if op in (ops.linear, ops.gated_linear) else None
+        changed = [x if index == kept else cast(x, dtype) for index, x in enumerate(args)]
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return op(*changed)
 
@@ -109,6 +110,29 @@ def _vmap_linear_and_pre(
     return (products.ACTIVATIONS[activation](pre), pre), (0, 0)
 
 
+def _vmap_gated_linear(
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    main_grad: Tensor | None = None,
+    activation: str = "silu",
+    split: str = "halves",
+) -> tuple[Tensor, int]:
+    if main_grad is None and all(dim is None for dim in in_dims[1:]):
+        return ops.gated_linear(x.movedim(in_dims[0], 0), weight, bias, None, activation, split), 0
+    pre, _ = _vmap_linear(info, in_dims, x, weight, bias, main_grad)
+    return products.gated(pre, activation, split), 0
+
+
+def _vmap_gated_linear_and_pre(
+    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+    pre, _ = _vmap_linear(info, in_dims[:3], x, weight, bias)
+    return (products.gated(pre, activation, split), pre), (0, 0)
+
+
 def _vmap_addmm(
     info: Any, in_dims: Any, c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
 ) -> tuple[Tensor, int]:
@@ -137,6 +161,8 @@ _VMAPS: dict[Any, Callable[..., Any]] = {
     ops.matmul_out: _refuse_vmap,
     ops.linear: _vmap_linear,
     ops.linear_and_pre: _vmap_linear_and_pre,
+    ops.gated_linear: _vmap_gated_linear,
+    ops.gated_linear_and_pre: _vmap_gated_linear_and_pre,
     ops.addmm: _vmap_addmm,
     ops.add_weight_grad: _refuse_vmap,
 }
@@ -144,6 +170,11 @@ _VMAPS: dict[Any, Callable[..., Any]] = {
 for _op, _vmap in _VMAPS.items():
     torch.library.register_vmap(_op._schema.name, _vmap, lib=ops.library)
 
-for _op in (ops.matmul, ops.linear, ops.addmm):  # the others run inside of these, or into memory of a type of its own
+for _op in (
+    ops.matmul,
+    ops.linear,
+    ops.gated_linear,
+    ops.addmm,
+):  # the others run inside of these, or into memory of a type of its own
     for _device, _key in ops.KEYS.items():
         ops.library.impl(_op, _autocasting(_op, _device), f"Autocast{_key}")

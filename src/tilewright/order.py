@@ -27,7 +27,7 @@ INDIFFERENT: frozenset[str] = frozenset(
     {
         "tile_m", "tile_n", "tail_n",  # where the element lies, and the width of its wgmma
         "tile_k",  # how many blocks of 16 products are in a slot, and zeros behind the last
-        "warps_m", "warps_n", "ahead", "prefetch", "ctas",  # of AmpereConfig: who works on it, and when
+        "warps_m", "warps_n", "ahead", "prefetch", "ctas", "split_barrier",  # of AmpereConfig: who works and when
         "stages", "consumers", "pingpong", "staggered", "store_slots",  # who works on it, when, and how it is stored
         "swap",  # which operand is wgmma's a: a product of two numbers has no order
         "dependent_launch",  # when it may start; dependent_sums moves no bit either, but goes with slices, which do

@@ -112,6 +112,21 @@ def test_single_rows_of_a_batch_stay_apart_where_their_values_do() -> None:
     assert problem((3, 1, 64), (64, 40), ("bias", "row", view((3, 1)))).batch == ()
 
 
+@pytest.mark.parametrize("step", [("bias", "row"), ("scale", "row"), ("row_amax", "")], ids=lambda step: step[0])
+def test_single_columns_of_a_batch_stay_apart_where_each_row_of_each_has_a_value(step: tuple[str, str]) -> None:
+    a, b = (1, 5, 64), (3, 64, 1)
+    own = problem(a, b, (*step, view((3, 5), dtype=dtypes.FP32)))
+    assert (own.n, own.batch, array(own).batch) == (1, (3,), (5,))
+    single = problem((1, 1, 64), b, (*step, view((3, 1), dtype=dtypes.FP32)))  # its rows lie as columns would
+    assert (single.n, single.batch, array(single).batch) == (1, (3,), (1,))
+
+
+def test_single_columns_of_a_batch_become_one_matrix_where_its_rows_share_their_values() -> None:
+    shared = problem((1, 1, 64), (3, 64, 1), ("bias", "row", view((1,))))
+    matrix = problem((1, 1, 64), (3, 64, 1), ("add", "", view((3, 1, 1))))
+    assert (shared.n, shared.batch, matrix.n, matrix.batch) == (3, (), 3, ())
+
+
 def test_gates_keep_their_columns_when_a_batch_could_become_columns() -> None:
     a, b = view((64, 128)), view((3, 128, 32), (32, 96, 1))
     out = view((3, 64, 16), (16, 48, 1))

@@ -71,6 +71,15 @@ def test_the_order_of_an_invariant_choice_is_one_for_every_product(
     assert plan.reduction == "invariant"
 
 
+@pytest.mark.parametrize("kind", [("a100", "bf16", "bf16"), ("h200", "tf32", "fp32"), ("rtx4090", "int8", "int32")])
+def test_the_ampere_family_has_invariant_choices_too(kind: tuple[str, str, str]) -> None:
+    name, dtype, out_dtype = kind
+    problem = packed(200, 136, 264, dtype=dtype, out_dtype=out_dtype)
+    plan = tilewright.plan(problem, device=name, reduction="invariant")
+    assert isinstance(plan.config, AmpereConfig)
+    assert order_of(plan.config) == INVARIANT
+
+
 def test_the_model_takes_the_fastest_of_those_that_keep_the_order() -> None:
     problem = packed(8192, 8192, 8192)
     fast, invariant = (model.best(problem, H200, None, reduction) for reduction in ("fast", "invariant"))

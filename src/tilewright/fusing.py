@@ -28,6 +28,11 @@ class Fusing:
         """Whether out has half of the product's columns."""
         return any(kind == "gated" for kind, _ in self.structure)
 
+    @property
+    def needs_its_columns(self) -> bool:
+        """Whether more columns would be another epilogue: of a gate, or where the columns of a row make one value."""
+        return any(kind == "gated" or kind in REDUCED for kind, _ in self.structure)
+
     def steps(self) -> Iterator[tuple[int, str, str, View | None]]:
         """(index, kind, option, view) of each step."""
         views = iter(self.views)
@@ -161,11 +166,12 @@ def _contiguous(
     """(row stride, column stride) of which one is 1; those along a single row or column are whatever fits."""
     rows, columns = extents
     row, column = strides
+    is_one_a_row = columns <= 1 or column == 0  # not where a batch of single columns has become columns of one matrix
     if 0 in view.shape:  # without an element any strides are as good
         row, column = 1 if _is_row(kind, option) else columns, 1
     if option == "column" and (column == 1 or columns <= 1):
         return 0, 1
-    if _is_row(kind, option) and (row == 1 or rows <= 1):
+    if _is_row(kind, option) and is_one_a_row and (row == 1 or rows <= 1):
         return 1, 0
     if option not in ("column", "row") and kind not in REDUCED:
         if column == 1 or columns <= 1:

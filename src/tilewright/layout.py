@@ -67,14 +67,15 @@ def problem_of(
     dims = len(a.shape), len(b.shape)
 
     def is_fused_alike(matrices: Matrices) -> bool:
-        """Whether gates are still the same columns, and an epilogue's arrays still have a contiguous dimension."""
+        """Whether columns that make one value are still the same, and arrays of an epilogue still lie as steps read
+        them."""
         if fusing is None:
             return True
         try:
             form_of(fusing, matrices)
         except LayoutError:  # one of single rows, say, that lie apart or are the same for all
             return False
-        return not fusing.is_gated or matrices.n == given.n
+        return not fusing.needs_its_columns or matrices.n == given.n
 
     further = () if fusing is None else strides_of(fusing, whole, dims, a.location)
     given = broadcast((a.shape, a.strides), (b.shape, b.strides), (whole, out_strides), further)

@@ -257,6 +257,17 @@ def test_an_expert_without_tokens_has_gradients_of_zero(activation: str) -> None
     assert not bias.grad.any()
 
 
+@pytest.mark.parametrize("activation", [None, "silu"])
+def test_the_result_of_a_linear_of_one_vector_may_be_changed_in_place(activation: Any) -> None:
+    """As of any linear: autograd lets no view that a Function returns be written."""
+    x, w, bias = (whole(*shape).requires_grad_() for shape in ((8,), (5, 8), (5,)))
+    T.linear(x, w, bias, activation=activation).mul_(2).sum().backward()
+    changed = [each.grad for each in (x, w, bias)]
+    again = [each.detach().clone().requires_grad_() for each in (x, w, bias)]
+    (T.linear(*again, activation=activation) * 2).sum().backward()
+    assert all(torch.equal(found, expected.grad) for found, expected in zip(changed, again, strict=True))
+
+
 def test_an_fp32_bias_leaves_the_type_of_a_mapped_linear() -> None:
     x, w = whole(4, 8), whole(5, 8)
     found = torch.vmap(lambda bias: T.linear(x, w, bias))(whole(2, 5, dtype=torch.float32))

@@ -338,6 +338,18 @@ def test_the_space_offers_the_tail_that_takes_the_least_time() -> None:
     assert tails == {200: 104, 192: 120, 128: 120}
 
 
+def test_an_m_contiguous_a_is_offered_tails_where_they_do_not_spill() -> None:
+    """With a k-contiguous b each of them does, by 4 bytes."""
+    offered = {
+        b_major: [c for c in HOPPER.space(packed(8192, 2048, 4096, a_major="m", b_major=b_major), H200) if c.tail_n]
+        for b_major in ("k", "n")
+    }
+    assert not offered["k"]
+    for config in offered["n"]:
+        compiled(packed(8192, 2048, 4096, a_major="m", b_major="n"), config)
+    assert offered["n"]
+
+
 def test_an_n_contiguous_b_is_offered_tails_of_whole_panels() -> None:
     tails = [config.tail_n for config in HOPPER.space(packed(4096, 4096, 4096, b_major="n"), H200) if config.tail_n]
     assert tails

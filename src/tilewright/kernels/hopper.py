@@ -99,8 +99,12 @@ class HopperFamily:
     def _with_tail(self, problem: Problem, config: Config, device: Device) -> Iterator[Config]:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.
 
-        Of equally good widths the widest: it has the fewest tiles.
+        Of equally good widths the widest: it has the fewest tiles. None of an m-contiguous a with a k-contiguous b: of
+        these, and of no other layout, every kernel with a tail spills 4 bytes (NVRTC 13, 2026-11-30), and a kernel that
+        spills is refused (Plan.binary).
         """
+        if (problem.a_major, problem.b_major) == ("m", "k"):
+            return
         step = 8 if problem.b_major == "k" else SWIZZLE_BYTES // problem.dtype.size
         rows, columns = config.tiles(problem)
         grid = min(device.num_sms, rows * columns)

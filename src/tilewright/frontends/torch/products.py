@@ -154,9 +154,12 @@ def linear(
     """
     if bias is None and activation is None:
         return product(x, weight.t())
-    if x.dim() < 2:  # an epilogue meets rows
-        return linear(x[None], weight, bias, activation, None if pre is None else pre[None])[0]
     held = None if bias is None else _outside_of_autograd(bias).contiguous()
+    if x.dim() < 2:  # an epilogue meets rows; the result is no view of one, which could not be written in place
+        out = x.new_empty((weight.shape[0],))
+        steps = _steps(held, activation, None if pre is None else pre[None])
+        _run(_plain(x[None]), _plain(weight.t()), out[None], steps)
+        return out
     return product(x, weight.t(), epilogue=_steps(held, activation, pre))
 
 

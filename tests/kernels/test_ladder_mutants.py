@@ -64,7 +64,7 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "",
         "deadlock",
     ),
-    "accumulators added to what was there": ("v06", "(k_tile | step) != 0", "true", "accumul"),
+    "accumulators added to what was there": ("v06", "(k_tile | step) != 0", "true", "is read but was never written"),
     "producer starts on the consumers' parity": ("v07", "state{0, 1};", "state{0, 0};", "deadlock"),
     "consumers wait for the other parity": (
         "v07",

@@ -23,9 +23,9 @@ constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
 
-// k tiles before a tile's last in which the L2 is asked for what its epilogue reads (fused_arrays.cuh): 12,000 cycles of
-// 256x192, in which DRAM delivers three times what 132 such tiles read of a 16-bit matrix; early enough, and late enough
-// that operands have not driven it out.
+// k tiles before a tile's last in which the L2 is asked for what its epilogue reads (fused_arrays.cuh): 12,000 cycles
+// of 256x192, in which DRAM delivers three times what 132 such tiles read of a 16-bit matrix; early enough, and late
+// enough that operands have not driven it out.
 constexpr int FETCH_K_TILES = 8;
 
 // One consumer warp gives a slot back: lane i to peer i, whose rank it holds (cluster.cuh). Its wgmmas on the slot are
@@ -212,9 +212,9 @@ private:
         kept.matrix = tile.matrix();
     }
 
-    // In each of the last k tiles but those that a loop leaves out: a share of this warp's rows of what the epilogue will
-    // read. `Rows` is FusedRows, a parameter so that a plain product's need not have this. Not with PINGPONG, where the
-    // other consumer's multiplications hide that reading: c of 4096^3 took 3 % longer so (H200, 2026-11-30).
+    // In each of the last k tiles but those that a loop leaves out: a share of this warp's rows of what the epilogue
+    // will read. `Rows` is FusedRows, a parameter so that a plain product's need not have this. Not with PINGPONG, where
+    // the other consumer's multiplications hide that reading: c of 4096^3 took 3 % longer so (H200, 2026-11-30).
     template <class Rows, class OutOfShape>
     DEVICE void fetch_ahead(const OutOfShape& to, const Tile& tile, int32_t k_tile) const {
         if constexpr (!Fused::IS_PLAIN && Config::SPLIT_K == 1 && !Config::PINGPONG) {

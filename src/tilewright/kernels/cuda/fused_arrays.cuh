@@ -254,8 +254,8 @@ private:
     const int32_t lower_left;
 };
 
-// Asks the L2 for columns column .. end - 1 of a row of a matrix whose columns are contiguous: for the chunks of 16 bytes
-// that lie inside. One lane.
+// Asks the L2 for columns column .. end - 1 of a row of a matrix whose columns are contiguous: for the chunks of 16
+// bytes that lie inside. One lane.
 template <Type TYPE>
 DEVICE void fetch_row(const Array& array, const Member& member, int32_t row, int32_t column, int32_t end) {
     const uint64_t first = array.base + (array.offset(member) + row * array.pitch + column) * size_of(TYPE);

@@ -213,8 +213,8 @@ private:
     }
 
     // In each of the last k tiles but those that a loop leaves out: a share of this warp's rows of what the epilogue
-    // will read. `Rows` is FusedRows, a parameter so that a plain product's need not have this. Not with PINGPONG: there
-    // the other consumer's multiplications hide that reading; c of 4096^3 took 3 % longer so (H200, 2026-11-30).
+    // will read. `Rows` is FusedRows, a parameter so that a plain product's need not have this. With PINGPONG none: the
+    // other consumer's multiplications hide that reading, and c of 4096^3 took 3 % longer so (H200, 2026-11-30).
     template <class Rows, class OutOfShape>
     DEVICE void fetch_ahead(const OutOfShape& to, const Tile& tile, int32_t k_tile) const {
         if constexpr (!Fused::IS_PLAIN && Config::SPLIT_K == 1 && !Config::PINGPONG) {

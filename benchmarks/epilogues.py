@@ -13,18 +13,16 @@ hides it, for the larger bar. Bars: those of issue 7.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import tilewright
 from tilewright.ampere_config import AmpereConfig
-from tilewright.bench.children import Row, rows_of_command, write_rows
+from tilewright.bench.children import Row, rows_of_command
 from tilewright.bench.epilogue_report import LAYER_BARS, SIZE, layers_mean
+from tilewright.bench.script import main_of_parts
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.epilogue import (
@@ -398,30 +396,16 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
 
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and end")
-    for part in LIMITS_S:
-        parser.add_argument(f"--{part}", action="store_true")
-    parser.add_argument("--into", type=Path, help="file for facts and full rows")
-    parser.add_argument("--child", choices=tuple(ROWS), help=argparse.SUPPRESS)
-    parser.add_argument("--log", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args(words)
-    if options.build:
-        from tilewright.jit.build import build_into
-
-        units = sources()
-        print(f"{len(units)} kernels")
-        spilled = [binary.name for binary in build_into(units, options.build) if binary.resources.spill_store_bytes]
-        print(f"{len(spilled)} spill: {', '.join(spilled)}")
-        return 0
-    if options.child:
-        return write_rows(ROWS[options.child](), options.log)
-    found = content(sys.argv[1:] if words is None else words, [part for part in LIMITS_S if getattr(options, part)])
-    print("\n".join(table(found["rows"])))
-    if options.into:
-        options.into.parent.mkdir(parents=True, exist_ok=True)
-        options.into.write_text(json.dumps(found, indent=1) + "\n")
-    return 0 if all(row.get("status", "ok") in ("ok", "refused", "over") for row in found["rows"]) else 1
+    return main_of_parts(
+        words,
+        about=__doc__,
+        parts=tuple(LIMITS_S),
+        rows=ROWS,
+        sources=lambda _: sources(),
+        content=content,
+        table=table,
+        fine=("ok", "refused", "over"),
+    )
 
 
 if __name__ == "__main__":

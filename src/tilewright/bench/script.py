@@ -46,7 +46,9 @@ def main_of_parts(
 
         units = list(sources(options))
         print(f"{len(units)} kernels")
-        build_into(units, options.build, refuse=refuse)
+        built = build_into(units, options.build, refuse=refuse)
+        if spilled := [binary.name for binary in built if binary.resources.spill_store_bytes]:
+            print(f"{len(spilled)} spill: {', '.join(spilled)}")
         return 0
     if options.child:
         return write_rows(rows[options.child](), options.log)

@@ -16,7 +16,7 @@ from tilewright.dtypes import FP32
 from tilewright.legality import epilogue_registers
 from tilewright.occupancy import RESERVED_BYTES, occupancy, register_budget
 from tilewright.problem import Problem
-from tilewright.tiling import MAX_TILES, SCHEDULES, STORE_ROWS, WARP_THREADS
+from tilewright.tiling import MAX_TILES, STORE_ROWS, WARP_THREADS
 
 SMS: tuple[tuple[int, int], ...] = ((8, 0), (8, 6), (8, 9), (9, 0))  # compute capabilities that the kernel is tried for
 MMA_M = 16  # rows of one mma.sync (PTX ISA)
@@ -223,12 +223,7 @@ class AmpereConfig(Config):
             found.append(f"prefetch = {self.prefetch} is not 0, 64, 128 or 256")
         if not 1 <= self.ctas <= 8:
             found.append(f"ctas = {self.ctas} is outside 1 .. 8")
-        if self.schedule not in SCHEDULES:
-            found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
-        if not 1 <= self.group_m <= 65536:
-            found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
-        if not 0 <= self.square <= 65536:
-            found.append(f"square = {self.square} is outside 0 .. 65536")
+        found += self._walk_violations()
         return found
 
     def _step_violations(self, problem: Problem) -> list[str]:

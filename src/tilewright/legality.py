@@ -102,12 +102,7 @@ class Rules(Tiling):
         if (self.cluster_m, self.cluster_n) not in CLUSTERS:
             known = ", ".join(f"{rows} x {columns}" for rows, columns in CLUSTERS)
             found.append(f"cluster_m x cluster_n = {self.cluster_m} x {self.cluster_n} is not one of {known}")
-        if self.schedule not in SCHEDULES:
-            found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
-        if not 1 <= self.group_m <= 65536:
-            found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
-        if not 0 <= self.square <= 65536:
-            found.append(f"square = {self.square} is outside 0 .. 65536")
+        found += self._walk_violations()
         if not 1 <= self.store_slots <= 8:
             found.append(f"store_slots = {self.store_slots} is outside 1 .. 8")
         if self.split_k not in SPLITS:
@@ -123,6 +118,17 @@ class Rules(Tiling):
             forms = [form for form in ("pingpong", "staggered", "tail_n") if getattr(self, form)]
             if value and forms:
                 found.append(f"{name} = {value} is for consumers that share wide tiles, not for {', '.join(forms)}")
+        return found
+
+    def _walk_violations(self) -> list[str]:
+        """Of the order of tiles, which both families walk alike."""
+        found = []
+        if self.schedule not in SCHEDULES:
+            found.append(f"schedule = {self.schedule!r} is not one of {', '.join(SCHEDULES)}")
+        if not 1 <= self.group_m <= 65536:
+            found.append(f"group_m = {self.group_m} is outside 1 .. 65536")
+        if not 0 <= self.square <= 65536:
+            found.append(f"square = {self.square} is outside 0 .. 65536")
         return found
 
     def _slices_violations(self, problem: Problem) -> list[str]:

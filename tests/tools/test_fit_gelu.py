@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from pathlib import Path
@@ -16,16 +15,6 @@ from tilewright.epilogue import GELU_ERROR
 
 ROOT = Path(__file__).parents[2]
 CODE = Path(tilewright.__file__).parent / "kernels" / "cuda" / "activations.cuh"
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fit_gelu", ROOT / "tools" / "fit_gelu.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -21,16 +20,6 @@ LARGEST_STEP = {
     "a1": 120, "a2": 30, "a3": 5, "a4": 15, "a5": 90, "a6": 50, "a7": 5, "a8": 20, "a9": 10,
 }  # fmt: skip
 TRACKS: dict[str, tuple[Rung, ...]] = {"index.md": RUNGS, "ampere.md": AMPERE_RUNGS}
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("ladder_pages", ROOT / "tools" / "ladder_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def row(rung: str, mode: str, rate: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -22,17 +21,12 @@ ASKED = {"dtype": "bf16", "b_major": "k", "mode": "interleaved"}  # of every row
 
 
 @pytest.fixture
-def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def shipping(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The tool, with an empty folder of shipped files for the H200."""
-    spec = importlib.util.spec_from_file_location("publish_records", ROOT / "tools" / "publish_records.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     (tmp_path / "shipped").mkdir()
     (tmp_path / "shipped" / "h200.jsonl").touch()
-    monkeypatch.setattr(module, "SHIPPED", tmp_path / "shipped")
-    return module
+    monkeypatch.setattr(tool, "SHIPPED", tmp_path / "shipped")
+    return tool
 
 
 def record(m: int, us: float, name: str = "h200") -> Record:
@@ -53,31 +47,31 @@ def record(m: int, us: float, name: str = "h200") -> Record:
 
 
 def test_the_newest_record_of_each_product_is_shipped_sorted_and_others_are_named(
-    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new = tmp_path / "new.jsonl"
     shipped = tmp_path / "shipped" / "h200.jsonl"
     shipped.write_text(record(64, 5.0).line() + "\n" + record(16, 4.0).line() + "\n")
     lines = [record(64, 3.0), record(32, 2.0), record(64, 2.5), record(8, 1.0, "h100")]
     new.write_text("".join(each.line() + "\n" for each in lines))
-    assert tool.main([str(new)]) == 0
+    assert shipping.main([str(new)]) == 0
     found = [records.record_of(line) for line in shipped.read_text().splitlines()]
     assert [each.measured_us for each in found] == [4.0, 2.0, 2.5]
     assert "left out: NVIDIA H100" in capsys.readouterr().out
 
 
-def test_shipping_twice_changes_nothing(tool: ModuleType, tmp_path: Path) -> None:
+def test_shipping_twice_changes_nothing(shipping: ModuleType, tmp_path: Path) -> None:
     new = tmp_path / "new.jsonl"
     new.write_text(record(64, 3.0).line() + "\n")
-    tool.main([str(new)])
+    shipping.main([str(new)])
     shipped = tmp_path / "shipped" / "h200.jsonl"
     once = shipped.read_text()
-    tool.main([str(new)])
+    shipping.main([str(new)])
     assert shipped.read_text() == once != ""
 
 
 def test_a_record_that_a_bench_has_beside_an_equally_fast_choice_is_dropped(
-    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shipping: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """64: 2 % faster, kept; 32: 0.5 %, dropped; 16: the same config; 8: another config by now; 4: not measured."""
     shipped, bench = tmp_path / "shipped" / "h200.jsonl", tmp_path / "bench.json"
@@ -91,13 +85,15 @@ def test_a_record_that_a_bench_has_beside_an_equally_fast_choice_is_dropped(
     ]
     rows += [ASKED | {"m": 4, "n": 8, "k": 8, "candidate": "tilewright recorded", "status": "no record"}]
     bench.write_text(json.dumps({"facts": {}, "rows": rows}))
-    assert tool.main(["--confirmed-by", str(bench)]) == 0
+    assert shipping.main(["--confirmed-by", str(bench)]) == 0
     left = [records.record_of(line).key for line in shipped.read_text().splitlines()]
     assert left == sorted(record(m, 3.0).key for m in (64, 16, 8, 4))
     assert "not confirmed: 32x8x8" in capsys.readouterr().out
 
 
-def test_a_bench_of_copied_operands_speaks_of_the_record_of_the_copies_and_of_each_mode_alone(tool: ModuleType) -> None:
+def test_a_bench_of_copied_operands_speaks_of_the_record_of_the_copies_and_of_each_mode_alone(
+    shipping: ModuleType,
+) -> None:
     """64 rows of 129: a record of the copies, whose rows are whole lines. In bursts the record is 10 % faster, steady
     it is as fast: neither mode's time is held against the other's, and one that is no better drops it."""
     odd = problem_of((64, 8, 129))
@@ -109,6 +105,6 @@ def test_a_bench_of_copied_operands_speaks_of_the_record_of_the_copies_and_of_ea
         ASKED | {"m": 64, "n": 8, "k": 129, "mode": mode, "candidate": name, "median_us": us, "config": config[name]}
         for (mode, name), us in times.items()
     ]
-    assert tool.refuted(rows, [one]) == {one.key}
-    assert tool.refuted(rows[:2], [one]) == set()
-    assert tool.refuted([ASKED | each | {"b_major": "n"} for each in rows], [one]) == set()
+    assert shipping.refuted(rows, [one]) == {one.key}
+    assert shipping.refuted(rows[:2], [one]) == set()
+    assert shipping.refuted([ASKED | each | {"b_major": "n"} for each in rows], [one]) == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -14,16 +13,6 @@ from tilewright.bench import epilogue_report, lines_report, report, suite_page, 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 LARGEST_BYTES = 300 << 10  # of one committed file
-
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("publish_rows", ROOT / "tools" / "publish_rows.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_table_of_every_document_is_what_the_committed_rows_make(tool: ModuleType) -> None:

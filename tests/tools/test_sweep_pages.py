@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
@@ -16,16 +15,6 @@ from tilewright.device import preset
 ROOT = Path(__file__).parents[2]
 NAMES = [each.name for each in sweeps(preset("h200"))]
 AMPERE_NAMES = [each.name for each in ampere_sweeps()]
-
-
-@pytest.fixture
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sweep_pages", ROOT / "tools" / "sweep_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows() -> list[dict[str, Any]]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.bench.published import published_parts
+
 Row = dict[str, Any]
 
 KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
@@ -34,19 +36,8 @@ _KEPT = (
 
 
 def published(rows: Sequence[Row], kind: str = KIND) -> list[Row]:
-    """The rows as they are committed: the checks as one, with those that are wrong; of the others what is read."""
-    checks = [row for row in rows if row["kind"] == "check"]
-    found: list[Row] = []
-    if checks:
-        counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "refused", "wrong")}
-        failed = [row for row in checks if row["status"] == "wrong"]
-        found.append({"kind": kind, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
-    for row in rows:
-        if row["kind"] != "check":
-            is_read = (name for name in row if name in _KEPT or row["kind"] == "count")
-            kept = {name: row[name] for name in is_read if row[name] is not None}
-            found.append(kept | {"kind": kind, "part": row["kind"]})
-    return found
+    """The rows as they are committed."""
+    return published_parts(rows, kind, _KEPT, whole=("count",))
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:

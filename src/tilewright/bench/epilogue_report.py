@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.bench.published import published_parts
 from tilewright.bench.tables import caption, markdown
 
 Row = dict[str, Any]
@@ -26,18 +27,8 @@ _KEPT = (
 
 
 def published(rows: Sequence[Row]) -> list[Row]:
-    """The rows as they are committed: the checks as one, with those that are wrong; of the others what is read."""
-    checks = [row for row in rows if row["kind"] == "check"]
-    found: list[Row] = []
-    if checks:
-        failed = [row for row in checks if row["status"] == "wrong"]
-        counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "wrong")}
-        found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
-    for row in rows:
-        if row["kind"] != "check":
-            kept = {name: row[name] for name in row if name in _KEPT and row[name] is not None}
-            found.append(kept | {"kind": KIND, "part": row["kind"]})
-    return found
+    """The rows as they are committed."""
+    return published_parts(rows, KIND, _KEPT)
 
 
 # -- each beside the plain kernel --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from tilewright.backends.base import Backend
 from tilewright.backends.emulated import emulated
 from tilewright.bench.ladder import occupancy_pct, rung_plan
 from tilewright.bench.profile_counts import emulated_counts
+from tilewright.bench.published import published_parts
 from tilewright.calls import Ledger
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError
@@ -115,18 +116,8 @@ def checked_problems() -> tuple[Problem, ...]:
 
 
 def published(rows: Sequence[Row]) -> list[Row]:
-    """The rows as they are committed: the checks as one, with those that are wrong; of the others what is read."""
-    checks = [row for row in rows if row["kind"] == "check"]
-    found: list[Row] = []
-    if checks:
-        failed = [row for row in checks if row["status"] == "wrong"]
-        counts = {status: sum(row["status"] == status for row in checks) for status in ("ok", "refused", "wrong")}
-        found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok", "failed": failed} | counts)
-    for row in rows:
-        if row["kind"] != "check":
-            kept = {name: row[name] for name in row if name in _KEPT and row[name] is not None}
-            found.append(kept | {"kind": KIND, "part": row["kind"]})
-    return found
+    """The rows as they are committed."""
+    return published_parts(rows, KIND, _KEPT)
 
 
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,13 +14,14 @@ from tilewright.check import (
     check_exact,
     integer_limit,
     integer_stride,
+    overflow_of,
     sampled_rows,
     tf32_rounded,
 )
 from tilewright.dtypes import BF16, FP16, FP32, INT32, DType
 from tilewright.emulator import numerics
 
-TYPES = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32)]
+TYPES = [(BF16, BF16), (BF16, FP32), (BF16, FP16), (FP16, FP16), (FP16, FP32), (FP16, BF16)]
 
 
 def product(m: int, n: int, k: int, dtype: DType, out_dtype: DType, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -78,6 +80,64 @@ def test_overflow_of_the_output_type_is_infinity_of_the_right_sign() -> None:
     out = np.full((2, 2), np.inf, np.float16)
     assert check(a, b, out, FP16).ok
     assert check(a, b, -out, FP16).wrong == 4
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16, FP32], ids=str)
+def test_the_type_overflows_where_rounding_to_nearest_even_does(dtype: DType) -> None:
+    overflow = overflow_of(dtype)
+    largest = float(ml_dtypes.finfo(dtype.numpy).max)
+    below = largest + (overflow - largest) * (1 - 2.0**-10)
+    with np.errstate(over="ignore"):
+        rounded = np.array([overflow, below]).astype(dtype.numpy).astype(np.float64)
+    assert rounded.tolist() == [np.inf, largest]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("rest", "right", "wrong"), [(239, 65504, np.inf), (241, np.inf, 65504), (256, np.inf, 65504), (224, 65504, np.inf)]
+)
+def test_an_infinity_is_right_exactly_where_the_true_value_rounds_past_65504(
+    rest: int, right: float, wrong: float, library: str
+) -> None:
+    """The bound of sums is 3 cuts of an fp32 ulp here, below 2^-5: so 65519 and 65521 are told from 65520, the tie."""
+    a, b = np.array([[256, 1]], BF16.numpy), np.array([[255, -255], [rest, -rest]], BF16.numpy)
+    outs = [np.array([[value, -value]], FP16.numpy) for value in (right, wrong)]
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        a, b = (torch.from_numpy(each.astype(np.float32)).bfloat16() for each in (a, b))
+        outs = [torch.from_numpy(each) for each in outs]
+    for of in (lambda out: check(a, b, out, FP16), lambda out: check_exact(a, b, out)):
+        assert of(outs[0]).ok
+        assert of(outs[1]).wrong == 2
+        assert of(-outs[0]).wrong == 2
+        assert not of(outs[1]).worst <= 1
+
+
+def test_the_tie_itself_is_infinite_where_sums_are_exact() -> None:
+    a, b = np.array([[256, 1]], BF16.numpy), np.array([[255], [240]], BF16.numpy)
+    for value, is_right in ((np.inf, True), (65504, False)):
+        out = np.array([[value]], FP16.numpy)
+        assert check_exact(a, b, out).ok == is_right
+        assert check(a, b, out, FP16).ok  # by sums that lost an ulp it were 65504
+
+
+def test_within_the_bound_of_long_sums_either_side_of_the_overflow_is_right() -> None:
+    """k = 4096: 4352 cuts of an ulp of |A| x |B| about 65520 are 34, as much as the last step of fp16."""
+    a, b = np.full((1, 4096), 16, BF16.numpy), np.full((4096, 1), 1, BF16.numpy)
+    b[0] = -1  # 65504
+    for value in (65504, np.inf):
+        assert check(a, b, np.array([[value]], FP16.numpy), FP16).ok
+    assert not check(a, b, np.array([[-np.inf]], FP16.numpy), FP16).ok
+    assert check(a[:, :64], b[:64], np.array([[np.inf]], FP16.numpy), FP16).wrong == 1
+
+
+def test_a_number_in_an_infinitys_place_is_wrong() -> None:
+    a, b = np.ones((2, 8), BF16.numpy), np.ones((8, 2), BF16.numpy)
+    a[1, 0] = np.inf
+    out = np.full((2, 2), 8, np.float32)
+    assert (check(a, b, out, FP32).wrong, check(a, b, out, FP32).first_wrong) == (2, (1, 0))
+    out[1] = np.inf
+    assert check(a, b, out, FP32).ok
 
 
 def test_nan_and_infinity_in_the_inputs_must_come_through() -> None:

@@ -79,6 +79,16 @@ def accumulation_factor(k: int, inputs: DType | None = None, sums: DType | None 
     return cuts / (1 - cuts) if cuts < 1 else float("inf")
 
 
+def overflow_of(dtype: DType) -> float:
+    """The smallest value that rounding to nearest even makes infinite: half an ulp past the largest number, a tie of
+    whose neighbours that one is odd. 65520 of fp16.
+
+    Source: IEEE 754-2019, 4.3.1; PTX ISA, cvt: without .satfinite f16 and bf16 take infinities.
+    """
+    power = float(ml_dtypes.finfo(dtype.numpy).max) / (1 - dtype.unit_roundoff)  # of 2, exact
+    return power * (1 - dtype.unit_roundoff / 2)
+
+
 def check(
     a: Any,
     b: Any,
@@ -98,7 +108,8 @@ def check(
     where a partial sum may pass its largest number, an infinity or NaN is right too.
     Shapes: a (*batch, m, k), b (*batch, k, n), out (*batch, m, n), any strides. `rows` limits the check to these rows.
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
-    added to it, an absolute error: for a baseline that is known to round in between.
+    added to it, an absolute error: for a baseline that is known to round in between. From overflow_of() on, a value is
+    an infinity: which is right where sums within their bound may be as large, as a number is where they may be smaller.
     `epilogue`: what became of the sums, of fp32; what it stored beside out is checked as well. Its arrays hold what the
     kernel read: of a beta or add that was out itself a copy from before.
     An out of whole numbers has no bound: it is checked as check_exact() does.
@@ -212,21 +223,25 @@ def _verdict(blocks: Iterable[_Block], out: Any, allowed: float = 0.0) -> Check:
             reference = block.reference
             if _is_int32(array):  # float64 holds the sums of 2^38 products of int8
                 reference = (reference + INT32_RANGE / 2) % INT32_RANGE - INT32_RANGE / 2
-            reference = _float64(_cast(reference, array))
-            tally.add(block.selected, abs(got - reference), None, got == reference)
+            with np.errstate(over="ignore", invalid="ignore"):  # past the largest number are infinities
+                reference = _float64(_cast(reference, array))
+                error = abs(got - reference)
+            tally.add(block.selected, error, None, got == reference)
             continue
         finfo = ml_dtypes.finfo(block.out_dtype.numpy)
         half_ulp, tiny = block.out_dtype.unit_roundoff, float(finfo.smallest_subnormal) / 2
-        reference, summing, largest = block.reference, block.summing, float(finfo.max)
+        reference, summing, overflow = block.reference, block.summing, overflow_of(block.out_dtype)
         with np.errstate(invalid="ignore"):
-            bound = summing + half_ulp * (abs(reference) + summing) + tiny + allowed
-            error = abs(got - reference)
-            overflows = (abs(got) == float("inf")) & (got * reference > 0) & (abs(reference) + summing > largest)
+            size, off = abs(reference), summing + allowed
+            bound = summing + half_ulp * (size + summing) + tiny + allowed
+            overflows = (abs(got) == float("inf")) & (got * reference > 0) & (size + off >= overflow)
             if block.may_overflow is not None:
                 overflows = overflows | (block.may_overflow & (got * 0 != 0))
+            # Where no value within the bound rounds to a number, every number is infinitely far off.
+            error = _where(~(size - off >= overflow), abs(got - reference), float("inf"))
         # Where the reference is no number or infinite, out must be the same: both NaN, or equal.
         same = (got == reference) | ((got != got) & (reference != reference))
-        tally.add(block.selected, error, bound, (error <= bound) | overflows | same)
+        tally.add(block.selected, error, bound, (error <= bound) & (error < float("inf")) | overflows | same)
     return tally.verdict()
 
 

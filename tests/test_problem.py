@@ -45,9 +45,19 @@ def test_int8_has_an_out_of_int32_and_no_other() -> None:
         packed(8, 8, 8, dtype="int8", out_dtype="fp16")
 
 
-def test_out_in_the_other_16_bit_type_is_refused() -> None:
-    with pytest.raises(DTypeError, match="bf16 or fp32"):
-        packed(8, 8, 8, dtype="bf16", out_dtype="fp16")
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "tf32"])
+def test_an_out_is_of_any_floating_point_type_whatever_the_inputs(dtype: str) -> None:
+    for out_dtype in ("bf16", "fp16", "fp32"):
+        assert str(packed(8, 8, 8, dtype=dtype, out_dtype=out_dtype)) == f"8x8x8 {dtype} -> {out_dtype} TN"
+    with pytest.raises(DTypeError, match=f"{dtype} inputs with out in int32: sums are fp32, .*; use an out of .* or "):
+        packed(8, 8, 8, dtype=dtype, out_dtype="int32")
+
+
+def test_sums_in_fp16_have_no_out_of_bf16() -> None:
+    words = r"fp16 inputs with sums in fp16 with out in bf16: .*; use an out of fp16 or fp32, or leave sums out"
+    with pytest.raises(DTypeError, match=words):
+        packed(8, 8, 8, dtype="fp16", sums="fp16", out_dtype="bf16")
+    assert packed(8, 8, 8, dtype="fp16", sums="fp32", out_dtype="bf16").sums.name == "fp32"
 
 
 @pytest.mark.parametrize(

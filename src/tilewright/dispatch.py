@@ -122,7 +122,7 @@ class Dispatcher:
         `epilogue`: values of tilewright.epilogue in their order, such as Alpha(0.5) | Bias(b) | Gelu(): what becomes of
         the sums, in fp32, before they are rounded once to the type of out; of int8 and of sums in fp16 there is none. A
         gated one halves the columns of out.
-        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in the inputs' dtype or fp32, of int8 int32; batches are
+        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in bf16, fp16 or fp32, of int8 int32; batches are
         broadcast, and a vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two
         dimensions is contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows
         overlap or are expanded, that operand is copied first, into scratch of the arrays' library; few tiles with a

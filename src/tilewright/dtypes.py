@@ -101,7 +101,7 @@ def by_name(name: DTypeLike) -> DType:
         raise DTypeError(
             asked=f"dtype {_spelling(name)}",
             rule=f"tilewright multiplies {_any_of(INPUTS)}",
-            works="cast to bfloat16 or float16 (out: the inputs' dtype or float32; of int8 int32)",
+            works="cast to bfloat16 or float16 (out: bfloat16, float16 or float32; of int8 int32)",
         )
     return found
 
@@ -119,7 +119,7 @@ def _spelling(name: object) -> str:
 
 def _any_of(types: tuple[DType, ...]) -> str:
     """Their names in a sentence."""
-    return f"{', '.join(map(str, types[:-1]))} or {types[-1]}"
+    return " or ".join(filter(None, (", ".join(map(str, types[:-1])), str(types[-1]))))
 
 
 def by_name_of_16_bits(name: DTypeLike) -> DType:
@@ -139,18 +139,29 @@ def inputs_text() -> str:
     return _any_of(INPUTS)
 
 
-def out_choices(dtype: DType) -> tuple[DType, ...]:
-    """Element types that a product of `dtype` inputs can be written in, the one that it has unasked first."""
+def out_choices(dtype: DType, sums: DType | None = None) -> tuple[DType, ...]:
+    """Element types that a product of `dtype` inputs, summed in `sums`, can be written in, the one that it has unasked
+    first."""
     if dtype.is_whole:
         return (INT32,)
-    return (FP32,) if dtype is TF32 else (dtype, FP32)
+    if sums is FP16:
+        return (FP16, FP32)
+    return (FP32, *OF_16_BITS) if dtype is TF32 else (dtype, FP32, *(each for each in OF_16_BITS if each is not dtype))
 
 
-def out_rule(dtype: DType) -> str:
+def out_rule(dtype: DType, sums: DType | None = None) -> str:
     """Why these, in a sentence."""
     if dtype.is_whole:
         return "sums of whole numbers are int32"
-    return "sums of tf32 inputs are fp32" if dtype is TF32 else "out has the inputs' dtype or fp32"
+    if sums is FP16:
+        return "sums in fp16 leave as they are, or as fp32, which holds them all"
+    return "sums are fp32, and out holds them or is rounded from them to 16 bits"
+
+
+def out_works(dtype: DType, sums: DType | None = None) -> str:
+    """What to do instead."""
+    works = f"use an out of {_any_of(out_choices(dtype, sums))}"
+    return f"{works}, or leave sums out, which sums in fp32" if sums is FP16 else works
 
 
 def product_of(stored: DType, inputs: DTypeLike | None) -> DType:

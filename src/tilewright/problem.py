@@ -414,13 +414,14 @@ def checked(problem: Problem) -> Problem:
             if problem.dtype is dtypes.FP32
             else "cast a and b",
         )
-    if problem.out_dtype not in dtypes.out_choices(problem.dtype):
-        raise DTypeError(
-            asked=f"{problem.dtype} inputs with out in {problem.out_dtype}",
-            rule=dtypes.out_rule(problem.dtype),
-            works=f"use an out of {' or '.join(map(str, dtypes.out_choices(problem.dtype)))}",
-        )
     dtypes.summed_in(problem.dtype, problem.sums)
+    if problem.out_dtype not in dtypes.out_choices(problem.dtype, problem.sums):
+        in_fp16 = " with sums in fp16" if problem.sums is dtypes.FP16 else ""
+        raise DTypeError(
+            asked=f"{problem.dtype} inputs{in_fp16} with out in {problem.out_dtype}",
+            rule=dtypes.out_rule(problem.dtype, problem.sums),
+            works=dtypes.out_works(problem.dtype, problem.sums),
+        )
     if problem.epilogue is not None:
         _check_epilogue(problem, problem.epilogue)
     if not problem.is_empty:

@@ -36,9 +36,9 @@ def test_run_without_a_gpu_executes_in_the_emulator_and_says_so() -> None:
 
 
 def test_run_json_without_a_gpu_holds_the_emulators_verdict_and_no_time() -> None:
-    answer = json.loads(printed("run", "64", "128", "72", "--dtype", "float16", "--out-dtype", "fp32", "--json"))
+    answer = json.loads(printed("run", "64", "128", "72", "--dtype", "float16", "--out-dtype", "bf16", "--json"))
     assert (answer["m"], answer["n"], answer["k"]) == (64, 128, 72)
-    assert answer["problem"] == "64x128x72 fp16 -> fp32 TN"
+    assert answer["problem"] == "64x128x72 fp16 -> bf16 TN"
     assert (answer["executed"], answer["executor"]) == (True, "emulator")
     assert "libcuda" in answer["reason"]
     assert all(check["ok"] for check in answer["checks"].values())

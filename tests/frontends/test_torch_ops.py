@@ -55,6 +55,14 @@ def test_opcheck_is_clean_in_every_layout(layout: str) -> None:
     torch.library.opcheck(OPS.matmul_out.default, (a, b, torch.empty(7, 5, dtype=torch.float32).t()))
 
 
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16)], ids=str)
+def test_opcheck_is_clean_of_an_out_of_the_other_16_bit_type(dtypes: Any) -> None:
+    kind, other = dtypes
+    a, b = whole(5, 8, dtype=kind), whole(8, 7, seed=1, dtype=kind)
+    torch.library.opcheck(OPS.matmul.default, (a.requires_grad_(), b, other))
+    torch.library.opcheck(OPS.matmul_out.default, (a.detach(), b, torch.empty(7, 5, dtype=other).t()))
+
+
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 7, 8), (5, 0, 8), (5, 7, 0)])
 def test_opcheck_is_clean_without_rows_columns_or_sums(m: int, n: int, k: int) -> None:
     a, b = whole(m, k).requires_grad_(), whole(k, n).requires_grad_()
@@ -118,6 +126,36 @@ def test_fp16_and_an_fp32_out_of_either_type_are_served() -> None:
         out = torch.empty(5, 7, dtype=dtype)
         assert T.matmul(a, b, out=out) is out
         assert torch.equal(out, a @ b)
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16)], ids=str)
+def test_an_out_of_the_other_16_bit_type_is_rounded_once_and_has_gradients(dtypes: Any) -> None:
+    """Under autocast, which casts operands and leaves out's type, under vmap, compiled, and into memory."""
+    kind, other = dtypes
+    a, b = whole(5, 300, dtype=kind) + 0.5, whole(300, 7, seed=1, dtype=kind)
+    expected = (a.float() @ b.float()).to(other)
+    product = lambda a, b: T.matmul(a, b, out_dtype=other)  # noqa: E731
+    found = gradients(product, a, b)
+    grad = whole(5, 7, seed=9, dtype=kind)
+    assert_same(found, (expected, grad @ b.t(), a.t() @ grad))
+    out = torch.full((5, 14), 77.0, dtype=other)
+    T.matmul(a, b, out=out[:, ::2])
+    assert torch.equal(out[:, ::2], expected)
+    assert (out[:, 1::2] == 77).all()
+    with torch.autocast("cpu", dtype=kind):
+        assert torch.equal(product(a.float(), b.float()), expected)
+    assert torch.equal(torch.vmap(product, (0, None))(a[None], b)[0], expected)
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(product, backend="aot_eager", fullgraph=True)(a, b), expected)
+
+
+def test_past_65504_a_product_in_fp16_is_infinite() -> None:
+    a, b = (
+        torch.tensor([[256.0, 1.0]]).bfloat16(),
+        torch.tensor([[255.0, -255.0, 255.0], [240.0, -240.0, 239.0]]).bfloat16(),
+    )
+    assert T.matmul(a, b, out_dtype=torch.float16).tolist() == [[float("inf"), float("-inf"), 65504.0]]
+    assert T.matmul(a, b, out_dtype=torch.float32).tolist() == [[65520.0, -65520.0, 65519.0]]
 
 
 def test_an_out_of_any_layout_is_written_and_what_lies_between_stays() -> None:
@@ -346,6 +384,16 @@ REFUSED = {
         lambda: T.matmul(whole(4, 8), whole(8, 4), out=torch._neg_view(whole(4, 4))),
         UnsupportedError,
         "resolve_neg",
+    ),
+    "an out of whole numbers": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out_dtype=torch.int32),
+        DTypeError,
+        "bfloat16 inputs with out in int32: .*; use bfloat16, float16 or float32",
+    ),
+    "an out of float64": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out=torch.empty(4, 4, dtype=torch.float64)),
+        DTypeError,
+        "out in float64: .*; use bfloat16, float16 or float32",
     ),
     "an out_dtype that is none": (lambda: T.matmul(whole(4, 8), whole(8, 4), out_dtype=[1]), UnsupportedError, "type"),
     "an out_dtype beside an out": (

@@ -52,7 +52,7 @@ K = Annotated[int, typer.Argument(metavar="K", help="Columns of a, rows of b.")]
 DTypeOption = Annotated[str, typer.Option("--dtype", metavar="bf16|fp16|int8|tf32", help="Element type of a and b.")]
 OutDTypeOption = Annotated[
     str | None,
-    typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: the inputs' or fp32; of int8 int32."),
+    typer.Option("--out-dtype", metavar="TYPE", help="Element type of out: bf16, fp16 or fp32; of int8 int32."),
 ]
 SumsOption = Annotated[
     str | None,

@@ -26,7 +26,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
     """a x b as torch.matmul has it: vectors, matrices, and batches that are broadcast.
 
     Shapes: a (..., m, k) or (k,), b (..., k, n) or (k,), the result (..., m, n), row-major. `out` is written in place,
-    outside of autograd, and returned; `out_dtype` torch.float32 keeps the sums of 16-bit inputs as they are.
+    outside of autograd, and returned; `out_dtype` torch.float32 keeps the sums as they are, and torch.bfloat16 or
+    torch.float16 has them rounded once, of either inputs; past 65504 float16 is infinite.
     Raises: ShapeError, DTypeError, UnsupportedError: operands that no kernel serves, also while compiling.
     Cost: in eager mode as tilewright.matmul, beside what autograd adds; else through torch.library. On the CPU the
     emulator, for small sizes.
@@ -206,7 +207,7 @@ def _check_out_dtype(out_dtype: object) -> None:
         raise UnsupportedError(
             asked=f"out_dtype = {repr(out_dtype)[:60]}",
             rule="it is an element type of torch",
-            works="pass out_dtype=torch.float32, or leave it out",
+            works="pass torch.float32, torch.bfloat16 or torch.float16, or leave it out",
         )
 
 

@@ -31,7 +31,7 @@ def _save_matmul(ctx: Any, needs: Sequence[bool], a: Tensor, b: Tensor, out_dtyp
 def _matmul_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     a, b = ctx.saved_tensors
     a_shape, b_shape = ctx.shapes
-    grad = grad.to(ctx.dtype)  # of an fp32 out: products read 16-bit types
+    grad = grad.to(ctx.dtype)  # of an out of another type: a product reads one, of 16 bits
     if len(a_shape) == 1:
         grad = grad.unsqueeze(-2 if len(b_shape) > 1 else -1)
     if len(b_shape) == 1:

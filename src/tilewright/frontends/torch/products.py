@@ -45,7 +45,7 @@ OUTPUTS = (torch.bfloat16, torch.float16, torch.float32)
 def check_dtypes(first: str, a: torch.dtype, second: str, b: torch.dtype, out: torch.dtype | None = None) -> None:
     """Refuses, also of tensors without memory, what the kernels would refuse.
 
-    Raises: DTypeError: inputs that are not both bf16 or both fp16; an out that is neither of their type nor fp32.
+    Raises: DTypeError: inputs that are not both bf16 or both fp16; an out that is none of OUTPUTS.
     """
     if a not in INPUTS or b not in INPUTS:
         name, dtype = (second, b) if a in INPUTS else (first, a)
@@ -60,11 +60,11 @@ def check_dtypes(first: str, a: torch.dtype, second: str, b: torch.dtype, out: t
             rule="both inputs have one element type",
             works=f"cast {second} to {_word(a)} or {first} to {_word(b)}, or call under torch.autocast",
         )
-    if out is not None and out not in (a, torch.float32):
+    if out is not None and out not in OUTPUTS:
         raise DTypeError(
             asked=f"{_word(a)} inputs with out in {_word(out)}",
-            rule="out has the inputs' dtype or float32",
-            works=f"use {_word(a)} or float32",
+            rule="sums are float32, and out holds them or is rounded from them to 16 bits",
+            works="use bfloat16, float16 or float32",
         )
 
 

@@ -61,6 +61,20 @@ def test_the_product_is_exact(dispatcher: Dispatcher, m, n, k, dtype, out_dtype,
     assert equals(out, a, b)
 
 
+def test_a_given_out_has_the_type_that_is_asked_for_or_the_call_is_refused(dispatcher: Dispatcher):
+    a, b = gpu((16, 64), seed=1), gpu((64, 24), seed=2)
+    for out_dtype, kind in ((None, "bf16"), ("fp16", "fp16"), (np.float32, "fp32"), ("bf16", "bf16")):
+        out = gpu((16, 24), kind, fill=float("nan"))
+        assert dispatcher.matmul(a, b, out, out_dtype=out_dtype) is out
+        assert equals(out, a, b)
+    with pytest.raises(DTypeError, match=r"out of bf16 with out_dtype fp16: .*; leave out_dtype out when out is given"):
+        dispatcher.matmul(a, b, gpu((16, 24)), out_dtype="fp16")
+    with pytest.raises(DTypeError, match="bf16 inputs with out in int32"):
+        dispatcher.matmul(a, b, out_dtype="int32")
+    with pytest.raises(DTypeError, match="fp64"):
+        dispatcher.matmul(a, b, out_dtype="fp64")
+
+
 def test_sliced_operands_keep_their_pitches_and_the_rest_of_outs_base_is_untouched(dispatcher: Dispatcher):
     # vllm#55534: packed strides were rebuilt from shapes; each operand alone and all together
     for sliced in ("a", "b", "out", "all"):

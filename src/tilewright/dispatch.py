@@ -50,6 +50,7 @@ class _Products(Runner):
         reduction: Reduction = FAST,
         inputs: DType | None = None,
         sums: DType | None = None,
+        out_dtype: DType | None = None,
     ) -> None:
         super().__init__(owner.backend, owner.host)
         owner._ledger.add_runner(self)
@@ -60,13 +61,14 @@ class _Products(Runner):
         self._reduction = reduction
         self._inputs = inputs
         self._sums = sums
+        self._out_dtype = out_dtype
 
     def _bind(self, a: View, b: View, out: View | None, fusing: Fusing | None) -> BoundPlan:
         plan = self._owner.plan_views(
             a,
             b,
             out,
-            None,
+            self._out_dtype,
             self._config,
             self._num_sms,
             self._use_records,
@@ -101,6 +103,7 @@ class Dispatcher:
         b: Any,
         out: Any | None = None,
         *,
+        out_dtype: DTypeLike | None = None,
         config: ConfigChanges | None = None,
         num_sms: int | None = None,
         use_records: bool = True,
@@ -114,6 +117,8 @@ class Dispatcher:
         Arrays of bf16 or fp16 are multiplied with fp32 sums; of int8 with int32 sums, which wrap past 2^31; of fp32
         with `inputs` "tf32" alone: each element is rounded to 11 bits first, a relative error up to 2^-11, and sums are
         fp32. `sums` "fp16" of fp16 arrays: sums are rounded to fp16 with every 16 products, and infinite past 65504.
+        `out_dtype` of a fresh out, or the type of a given one: bf16, fp16 or fp32 of any of these inputs (fp16 or fp32
+        of sums in fp16; of int8 int32). 16 bits are rounded to nearest even, once; fp16 is infinite from 65520 on.
         `config` is a Config, or changes by field name to the one of record (tilewright.tune) or else of the model;
         `num_sms` leaves the other SMs free for something else. `use_records` False: no record is asked.
         `reduction` "invariant": the bits of a row of out depend on its row of a and on b alone, not on the other rows,
@@ -122,19 +127,25 @@ class Dispatcher:
         `epilogue`: values of tilewright.epilogue in their order, such as Alpha(0.5) | Bias(b) | Gelu(): what becomes of
         the sums, in fp32, before they are rounded once to the type of out; of int8 and of sums in fp16 there is none. A
         gated one halves the columns of out.
-        Shapes: a (..., m, k), b (..., k, n), out (..., m, n) in bf16, fp16 or fp32, of int8 int32; batches are
-        broadcast, and a vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two
-        dimensions is contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows
+        Shapes: a (..., m, k), b (..., k, n), out (..., m, n), unasked in the inputs' dtype; batches are broadcast, and
+        a vector (k,) on either side is a row or a column that out lacks. Of each matrix one of its two dimensions is
+        contiguous. Where rows or matrices of a or b do not start at multiples of 16 bytes, or rows
         overlap or are expanded, that operand is copied first, into scratch of the arrays' library; few tiles with a
         long k may be summed in slices there, and a second kernel adds them up; else it is one launch.
         Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: arrays that are not served. ConfigError: a config
         that cannot run, with every reason. All before any launch.
         Cost: the first call of a layout chooses and compiles, 0.2 to 4 s; later ones a few microseconds.
         """
-        if config is None and num_sms is None and use_records is True and reduction is FAST and inputs is sums is None:
-            return self._products.run(a, b, out, epilogue=epilogue)  # FAST is what a literal is
+        if (
+            config is None
+            and num_sms is None
+            and use_records is True
+            and reduction is FAST  # what a literal is
+            and inputs is sums is out_dtype is None
+        ):
+            return self._products.run(a, b, out, epilogue=epilogue)
         flag = checked_flag("use_records", use_records)
-        products = self._products_of(config, num_sms, flag, reduction, inputs, sums)
+        products = self._products_of(config, num_sms, flag, reduction, (inputs, sums, out_dtype))
         return products.run(a, b, out, epilogue=epilogue)
 
     @overload
@@ -305,13 +316,12 @@ class Dispatcher:
         num_sms: int | None,
         use_records: bool,
         reduction: Reduction,
-        inputs: DTypeLike | None,
-        sums: DTypeLike | None,
+        types: tuple[DTypeLike | None, ...],
     ) -> _Products:
-        """The plans of a choice that the caller named."""
+        """The plans of a choice that the caller named. `types`: of inputs, sums and out."""
         reduction = checked_reduction(reduction)
-        kinds = tuple(None if each is None else dtypes.by_name(each) for each in (inputs, sums))
-        if config is None and num_sms is None and use_records and reduction == FAST and kinds == (None, None):
+        kinds = tuple(None if each is None else dtypes.by_name(each) for each in types)
+        if config is None and num_sms is None and use_records and reduction == FAST and kinds == (None, None, None):
             return self._products
         named = _named_values(checked_changes(config))
         words = tuple(each and each.name for each in kinds)

@@ -136,3 +136,11 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_rounds_to_the_type_of_out(name: str) -> None:
     verify(FORMS[name])
+
+
+def test_matmul_of_numpy_arrays_takes_the_type_of_a_fresh_out_by_name_or_as_numpys() -> None:
+    a, b = operands(Case(n=71))
+    for out_dtype in ("fp16", FP16):
+        out = Emulator().matmul(a, b, config=HOPPER, out_dtype=out_dtype)
+        assert out.dtype == FP16
+        assert check_exact(a, b, out).ok

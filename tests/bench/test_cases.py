@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright import dtypes
 from tilewright.bench import suite
 from tilewright.bench.cases import cases, shapes, small_cases, with_out
 from tilewright.config import Config
@@ -37,6 +38,8 @@ def test_cases_meet_every_option() -> None:
     assert {(case.problem.out_through_tma, case.problem.out_dtype.name) for case in found} >= {
         (through, name) for through in (False, True) for name in ("bf16", "fp16", "fp32")
     }
+    crossed = [case.problem for case in found if case.problem.out_dtype not in (case.problem.dtype, dtypes.FP32)]
+    assert len({(each.dtype, each.layout, each.out_through_tma) for each in crossed}) == 16
     assert {case.num_sms for case in found} == {None, 1, 3}
     assert {case.kind for case in found} == {"normal", "integer"}
     assert (8192, 8192, 8192) in {case.shape for case in found}

@@ -142,3 +142,28 @@ def test_operands_that_stay_in_the_l2_are_named(machine: SimulatedMachine, monke
     monkeypatch.setattr(module, "backend", lambda: SimpleNamespace(device=lambda _: SimpleNamespace(l2_bytes=1 << 20)))
     monkeypatch.setattr(module, "num_cold_sets", lambda *_: 4)
     assert {row["is_cold"] for row in module.compare(PROBLEM, checked=True)} == {False}
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bf16", "fp16"), ("fp16", "bf16"), ("tf32", "bf16")])
+def test_a_type_that_cublas_does_not_write_is_copied_from_its_fp32_sums(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch, dtype: str, out_dtype: str
+) -> None:
+    """Into the set that is called for, rounded once."""
+    fake, asked = module.torch, []
+
+    def multiply(a: Any, b: Any, kind: Any, out: Any) -> None:
+        asked.append((kind, out.dtype))
+        fake.matmul(a, b, out)
+
+    aten = SimpleNamespace(mm=SimpleNamespace(dtype_out=multiply))
+    backends = SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False)))
+    monkeypatch.setattr(fake, "ops", SimpleNamespace(aten=aten), raising=False)
+    monkeypatch.setattr(fake, "backends", backends, raising=False)
+    problem = packed(24, 40, 48, dtype=dtype, out_dtype=out_dtype)
+    sets = operand_sets(problem, 2, seed=0, device="cpu")
+    before = sets[0][2].clone()
+    module._cublas(problem, sets)(1)
+    a, b, out = sets[1]
+    assert torch.equal(out, (a.float() @ b.float()).to(out.dtype))
+    assert asked == ([] if dtype == "tf32" else [(torch.float32, torch.float32)])
+    assert torch.equal(sets[0][2].view(torch.int16), before.view(torch.int16))

@@ -117,6 +117,7 @@ def cases(config: Config, *, large: bool = True) -> Iterator[Case]:
     yield from layout_cases(config)
     yield from batch_cases(config)
     yield from unaligned_cases(config)
+    yield from crossing_cases(config)
     if config.slices > 1:
         yield from sliced_cases(config)
     if large:
@@ -197,6 +198,19 @@ def unaligned_cases(config: Config) -> Iterator[Case]:
     rows_alike = dataclasses.replace(packed(300, 200, 136), a_pitch=0)
     yield Case(problem=rows_alike, kind="integer")
     yield Case(problem=dataclasses.replace(rows_alike, b_pitch=5), kind="integer")
+
+
+def crossing_cases(config: Config) -> Iterator[Case]:
+    """An out of the 16-bit type that the inputs have not: every layout, out through TMA and by lanes, k of a slice."""
+    tile_m, tile_n = config.tile_m * config.cluster_m, config.tile_n * config.cluster_n
+    k = (config.stages + 1) * config.tile_k * config.slices
+    for dtype, out_dtype in (("bf16", "fp16"), ("fp16", "bf16")):
+        for a_major, b_major in LAYOUTS:
+            product = functools.partial(
+                packed, dtype=dtype, out_dtype=out_dtype, a_major=a_major, b_major=b_major, k=k, m=2 * tile_m + 5
+            )
+            yield Case(problem=product(n=2 * tile_n + 24))
+            yield Case(problem=wide(product(n=2 * tile_n - 1, batch=() if config.slices > 1 else (2,))), kind="integer")
 
 
 def sliced_cases(config: Config) -> Iterator[Case]:

@@ -104,6 +104,33 @@ def test_gated_columns_are_those_of_torch(split: str, batch: tuple[int, ...]) ->
     assert is_right(a, b, out, epilogue)
 
 
+CROSSED = [("bfloat16", "float16"), ("float16", "bfloat16"), ("float32", "bfloat16"), ("float32", "float16")]
+CROSSED_FORMS = {
+    **{form: FORMS[form] for form in ("chosen", "staggered-tail", "swap", "split")},
+    "slices": Config(tile_m=128, tile_n=128, stages=6, store_slots=1, slices=8, dependent_sums=True),
+    "Ampere": AmpereConfig(tile_m=64, tile_n=64, tile_k=64, stages=4),
+}
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), CROSSED)
+@pytest.mark.parametrize("n", [392, 391], ids=["by TMA", "by lanes"])
+def test_an_out_of_another_type_than_the_inputs_is_rounded_once(dtype: str, out_dtype: str, n: int) -> None:
+    """With sums past 65504; fp32 is multiplied as tf32, in the config of choice."""
+    a, b = (
+        values(777, 1024, dtype=getattr(torch, dtype)) * 1000,
+        values(n, 1024, seed=1, dtype=getattr(torch, dtype)).t(),
+    )
+    inputs = dtypes.TF32 if dtype == "float32" else None
+    for form, config in CROSSED_FORMS.items():
+        if inputs is not None and form != "chosen":
+            continue
+        for epilogue in (None, Bias(values(n, seed=3)) | Gelu()):
+            out = tilewright.matmul(a, b, out_dtype=out_dtype, config=config, inputs=inputs, epilogue=epilogue)
+            verdict = check(a, b, out, dtypes.by_name(out_dtype), inputs=inputs, epilogue=epilogue)
+            assert verdict.ok, (form, str(verdict))
+            assert out.isinf().any() == (out_dtype == "float16")
+
+
 AMPERE_FORMS = {
     "chosen": None,
     "256x128": AmpereConfig(tile_m=256, tile_n=128, tile_k=64, warps_m=4, stages=3),

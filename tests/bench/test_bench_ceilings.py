@@ -177,7 +177,7 @@ def ceiling_row(name: str, mode: str, rate: float, **more: Any) -> dict[str, Any
     return row | more
 
 
-def test_the_tensor_ceiling_is_the_fastest_loop_of_the_same_card_type_and_mode() -> None:
+def test_the_tensor_ceiling_is_the_fastest_loop_of_the_same_card_instruction_type_and_mode() -> None:
     wide, tall = "wgmma bf16 m64n256k16 128x256", "wgmma bf16 m64n192k16 256x192"
     rows = [
         ceiling_row(wide, "burst", 935.0),
@@ -189,8 +189,10 @@ def test_the_tensor_ceiling_is_the_fastest_loop_of_the_same_card_type_and_mode()
         ceiling_row("mma.sync bf16 m16n8k16 128x256", "steady", 610.0),
         {"kind": "rung_time", "status": "ok"},
     ]
-    assert ceilings.tensor_ceilings(rows, "NVIDIA H200", "bf16") == {"burst": 935.0, "steady": 857.0}
-    assert ceilings.tensor_ceilings(rows, "NVIDIA H20", "bf16") == {}
+    found = ceiling_report.tensor_ceilings
+    assert found(rows, "NVIDIA H200", "bf16", "wgmma") == {"burst": 935.0, "steady": 857.0}
+    assert found(rows, "NVIDIA H200", "bf16", "mma.sync") == {"steady": 610.0}
+    assert found(rows, "NVIDIA H20", "bf16", "wgmma") == {}
 
 
 def test_committed_rows_are_the_newest_of_each_card_and_none_where_there_is_no_checkout(tmp_path: Path) -> None:

@@ -207,16 +207,6 @@ def measure(names: Sequence[str] = DTYPES, rounds: int | None = None) -> list[Ro
     return rows_of_module("tilewright.bench.ceilings", words, LIMIT_S, about)
 
 
-def tensor_ceilings(rows: Iterable[Row], device: str, dtype: str) -> dict[str, float]:
-    """TFLOPS of the fastest loop of the type by mode, from rows of the very device; {} where there are none."""
-    found: dict[str, float] = {}
-    for row in rows:
-        own = row.get("kind") == "ceiling" and row["status"] == "ok"
-        if own and (row["device"], row["dtype"]) == (device, dtype):
-            found[row["mode"]] = max(row["rate_tflops"], found.get(row["mode"], 0.0))
-    return found
-
-
 def committed_rows(folder: Path = RESULTS) -> list[Row]:
     """The newest rows of each device that the checkout holds; none in an installed package."""
     return read_rows(file for file in files_of([folder]) if file.stem.endswith("_ceilings")) if folder.is_dir() else []

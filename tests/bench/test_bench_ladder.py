@@ -258,5 +258,6 @@ def test_operands_on_the_host_are_poisoned_where_no_kernel_may_look() -> None:
 @pytest.mark.parametrize("rung", [*RUNGS, *AMPERE_RUNGS], ids=lambda rung: rung.name)
 def test_a_rung_is_right_on_the_device(rung: Any) -> None:
     rows = ladder.child(["--check", rung.name, "1024", "1024", "1024"], 120, {"kind": "rung_check", "rung": rung.name})
-    assert {row["status"] for row in rows} == {"ok"}
+    failed = [f"{row['status']}: {row.get('why', row)}" for row in rows if row["status"] != "ok"]
+    assert not failed, "\n".join(failed)
     assert len(rows) == 2 * len(ladder.CHECK_SHAPES) + 1

@@ -6,9 +6,9 @@
     python benchmarks/ampere.py --modes --into OUT/ampere_modes.json  the best config, bf16 and fp16, bursts and steady
     python benchmarks/ampere.py --kinds --into OUT/kinds.json         int8, tf32 and fp16 sums beside cuBLAS's
 
-Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own, 606 to 624
-TFLOPS with 16-bit inputs and fp32 sums (measured, H200, a loop on registers): the share of its middle is printed.
-Nothing here was measured on an Ampere or Ada card.
+Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own: the share of it
+is printed, by the committed rows of `tilewright ceilings` on such a card. Nothing here was measured on an Ampere or Ada
+card.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any
 import tilewright
 from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.ampere_report import OWN, ceiling_tflops
+from tilewright.bench.ceilings import committed_rows
 from tilewright.bench.children import Row, rows_of_command, run_limited
 from tilewright.bench.counters import METRICS
 from tilewright.bench.script import main_of_parts
@@ -296,14 +297,14 @@ def table(rows: list[Row]) -> list[str]:
     lines = [", ".join(f"{count} {status}" for status, count in counts.items())] if checks else []
     lines += [f"  wrong: {row['case']}: {row['why']}" for row in checks if row["status"] == "wrong"]
     lines += [f"{row['part']}: {row['status']}: {row['why']}" for row in rows if row["kind"] == "child"]
-    timed = [row for row in rows if row["kind"] == "time"]
+    timed, ceilings = [row for row in rows if row["kind"] == "time"], committed_rows()
     for problem in dict.fromkeys(row["problem"] for row in timed):
         own = [row for row in timed if row["problem"] == problem]
         lines.append(f"\n{problem}")
         lines += [f"  {row['candidate']}: {row['status']}" for row in own if "median_us" not in row]
         for row in sorted((row for row in own if "median_us" in row), key=lambda row: row["median_us"]):
             rate, ratio = row["rate_tflops"], row.get("ratio")
-            ceiling = ceiling_tflops(row)
+            ceiling = ceiling_tflops(row, ceilings)
             share = "" if ceiling is None else f"{rate / ceiling:6.3f} of mma.sync"
             hoped = f" (expected {row['expected_tflops']:.0f})" if "expected_tflops" in row else ""
             beside = "" if ratio is None else f" {ratio:6.3f}x cuBLAS"
@@ -330,7 +331,7 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     rows: list[Row] = []
     for part in parts:
         own, failed = run_part(part, (LIMITS_S | LIMITS_APART_S)[part])
-        rows += own if failed is None else [*own, failed]
+        rows += [row | {"device": facts.get("device")} for row in (own if failed is None else [*own, failed])]
     return {"facts": facts | {"command": " ".join(["benchmarks/ampere.py", *words])}, "rows": rows}
 
 

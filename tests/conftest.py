@@ -26,6 +26,15 @@ def _no_records(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["TILEWRIGHT_RECORDS"] = str(tmp_path_factory.getbasetemp() / "records.jsonl")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_gpu_memory_ahead() -> None:
+    """JAX would take 75 % of the card at its first array and keep it, and processes beside it would find too little.
+
+    Source: JAX's documentation, "GPU memory allocation". Read when JAX first asks for the card.
+    """
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+
+
 @cache
 def _why_no_gpu() -> str:
     """The reason why GPU tests cannot run here; empty when they can."""

@@ -4,13 +4,13 @@
 
 OUT is a folder that `benchmarks/h200.py --into OUT` or `tilewright ceilings --into OUT` wrote, or one file of it. Check
 rows are condensed to one a config; narrow ones, many, keep what their table and a fit need; those of
-`benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one; those of
-`benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what table and picture need, and
-of a suite whether a record that was measured is shipped today; those of `benchmarks/ampere.py --into OUT/ampere.json`
-or, of --kinds, OUT/kinds.json what their table needs, their checks as one, as of
-`benchmarks/irregular.py --into OUT/irregular.json` and of `benchmarks/epilogues.py --into OUT/epilogues.json` (or
-layers.json); all others stay as they were measured, those of `benchmarks/host.py --into OUT/torch_host.json` and
-`benchmarks/model.py --into OUT/model.json` too. A file is named
+`benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one (unaligned_earlier.json:
+of an earlier run); those of `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what
+table and picture need, and of a suite whether a record that was measured is shipped today; those of
+`benchmarks/ampere.py --into OUT/ampere.json`, of --modes OUT/ampere_modes.json and of --kinds OUT/kinds.json what their
+table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json` and of
+`benchmarks/epilogues.py --into OUT/epilogues.json` (or layers.json); all others stay as they were measured, those of
+`benchmarks/host.py --into OUT/torch_host.json` and `benchmarks/model.py --into OUT/model.json` too. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
 docs/plots/suite_<device>.svg.
 """
@@ -59,7 +59,7 @@ PARTS = (
     "repeats",
     "time",
     "narrow",
-    "unaligned",
+    *unaligned_report.RUNS,
     "lines",
     "bench",
     "host",
@@ -91,8 +91,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = [*report.condensed(rows), *(row for row in rows if row["kind"] != "check")]
     if file.stem == "narrow":
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
-    if file.stem == "unaligned":
-        rows = unaligned_report.published(rows)
+    if file.stem in unaligned_report.RUNS:
+        rows = unaligned_report.published(rows, unaligned_report.RUNS[file.stem])
     if file.stem in ampere_report.RUNS:
         rows = ampere_report.published(rows, ampere_report.RUNS[file.stem])
     if file.stem == "irregular":

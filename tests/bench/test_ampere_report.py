@@ -4,15 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.bench.ampere_report import COLUMNS, KIND, RUNS, ceiling_tflops, cells, published
+import pytest
+
+from tilewright.bench.ampere_report import COLUMNS, KIND, RUNS, ceiling_tflops, ceilings_told, cells, published
 from tilewright.bench.report import TABLES
 
 
 def timed(candidate: str, median_us: float, **more: Any) -> dict[str, Any]:
     return {
         "kind": "time", "problem": "p", "candidate": candidate, "status": "ok", "median_us": median_us, "spread": 0.02,
-        "rate_tflops": 307.5, "ratio": 0.5, "ratio_lower": 0.4, "ratio_upper": 0.6,
+        "rate_tflops": 305.0, "ratio": 0.5, "ratio_lower": 0.4, "ratio_upper": 0.6, "dtype": "bf16",
+        "mode": "interleaved",
     } | more  # fmt: skip
+
+
+def loop(mode: str, rate_tflops: float, **more: Any) -> dict[str, Any]:
+    """A row of ceilings."""
+    row = {"kind": "ceiling", "status": "ok", "ceiling": "mma.sync bf16 m16n8k16 128x256", "device": "NVIDIA H200"}
+    return row | {"dtype": "bf16", "mode": mode, "rate_tflops": rate_tflops} | more
+
+
+CEILINGS = [
+    loop("burst", 642.0),
+    loop("steady", 610.0),
+    loop("steady", 594.0, dtype="fp16"),
+    loop("steady", 848.0, ceiling="wgmma bf16 m64n256k16 128x256"),
+    loop("steady", 500.0, device="NVIDIA H100 PCIe"),
+]
 
 
 def test_checks_are_committed_as_one_row_that_names_the_wrong_ones() -> None:
@@ -35,7 +53,8 @@ def test_no_committed_row_is_one_that_another_table_reads() -> None:
 
 def test_the_family_s_configs_come_first_the_fastest_before_the_others() -> None:
     rows = [timed("cublas", 1.0, ratio=None), timed("tilewright", 2.0), timed("tilewright b", 9.0)]
-    lines = cells(published([*rows, timed("tilewright a", 8.0), timed("tilewright a", 3.0, problem="q")]))
+    rows += [timed("tilewright a", 8.0), timed("tilewright a", 3.0, problem="q")]
+    lines = cells([row | {"device": "NVIDIA H200"} for row in published(rows)], CEILINGS)
     assert all(len(line) == len(COLUMNS) for line in lines)
     assert [line[:3] for line in lines] == [
         ("p", "a", "8.0"),
@@ -44,7 +63,7 @@ def test_the_family_s_configs_come_first_the_fastest_before_the_others() -> None
         ("p", "matmul's choice: the Hopper kernel", "2.0"),
         ("q", "a", "3.0"),
     ]
-    assert lines[0][3:] == ("308", "0.50", "**0.50**", "0.40 .. 0.60", "2 %")
+    assert lines[0][3:] == ("305", "0.50", "**0.50**", "0.40 .. 0.60", "2 %")
     assert lines[2][5:7] == ("-", "-")
 
 
@@ -54,8 +73,30 @@ def test_a_column_without_a_time_has_no_line() -> None:
     assert cells(published([row])) == []
 
 
-def test_each_kind_has_the_ceiling_that_was_measured_of_it_or_none() -> None:
-    assert [ceiling_tflops({"dtype": dtype}) for dtype in ("bf16", "int8", "tf32")] == [615, 1270, None]
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"mode": "burst"}, 642.0),
+        ({"mode": "steady"}, 610.0),
+        ({}, 610.0),  # interleaved, held to steady
+        ({"dtype": "fp16"}, 594.0),
+        ({"dtype": "fp16", "mode": "burst"}, None),
+        ({"device": "NVIDIA H20"}, None),
+        ({"dtype": "fp16", "problem": "1x8x8 fp16 -> fp16 TN sums in fp16"}, 615.0),
+        ({"dtype": "int8", "mode": "burst"}, 1270.0),
+        ({"dtype": "tf32"}, None),
+    ],
+)
+def test_a_time_is_held_to_the_loop_of_its_card_inputs_sums_and_mode_or_to_none(
+    more: dict[str, Any], expected: float | None
+) -> None:
+    assert ceiling_tflops(timed("tilewright a", 1.0, device="NVIDIA H200") | more, CEILINGS) == expected
+
+
+def test_what_times_are_held_to_is_told_once_of_each_type_and_mode() -> None:
+    rows = [timed("tilewright a", 1.0, device="NVIDIA H200", mode=mode) for mode in ("burst", "steady", "interleaved")]
+    assert ceilings_told(rows, CEILINGS) == "bf16 burst 642, bf16 steady 610"
+    assert ceilings_told(rows, []) == ""
 
 
 def test_each_run_has_a_table_of_its_own() -> None:

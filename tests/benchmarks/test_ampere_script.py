@@ -47,6 +47,7 @@ def test_what_was_expected_stands_beside_what_was_measured(script: ModuleType) -
     assert rate == pytest.approx(script.BATCH.flops / variant.batch_us / 1e6)
     assert script.expectation(script.SQUARE, {"candidate": "cublas"}) == {}
     timed = {"kind": "time", "problem": "p", "candidate": "x", "status": "ok", "rate_tflops": 1.0, "median_us": 1.0}
+    timed |= {"dtype": "bf16", "mode": "burst"}
     assert "(expected 420)" in "\n".join(script.table([timed | {"expected_tflops": 420.0}]))
 
 
@@ -63,13 +64,18 @@ def test_what_is_checked_has_operands_of_every_width_of_copy_and_some_that_are_c
     assert {config.copy_bytes(problem, "a") for problem in script.checked_problems()} == {0, 4, 8, 16}
 
 
-def test_wrong_results_and_times_are_told(script: ModuleType) -> None:
+def test_wrong_results_and_times_are_told(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = {"kind": "ceiling", "status": "ok", "ceiling": "mma.sync bf16", "device": "NVIDIA H200", "dtype": "bf16"}
+    monkeypatch.setattr(script, "committed_rows", lambda: [loop | {"mode": "burst", "rate_tflops": 615.0}])
     time: dict[str, Any] = {
         "kind": "time",
         "problem": "4096^3",
         "status": "ok",
         "rate_tflops": 492.0,
         "median_us": 279.3,
+        "dtype": "bf16",
+        "mode": "burst",
+        "device": "NVIDIA H200",
     }
     lines = script.table(
         [
@@ -85,6 +91,12 @@ def test_wrong_results_and_times_are_told(script: ModuleType) -> None:
     for words in ("wrong: other: 2 elements", "time: stopped after 180 s: hung", "0.800 of mma.sync  0.700x cuBLAS ok"):
         assert words in text
     assert "small: refused" in text
+
+
+def test_every_row_says_its_device_whose_ceilings_count(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, Any] = {"facts": {"device": "NVIDIA H200"}, "modes": {"kind": "time"}}
+    monkeypatch.setattr(script, "run_part", lambda part, limit_s: ([made[part]], None))
+    assert script.content([], ["modes"])["rows"] == [{"kind": "time", "device": "NVIDIA H200"}]
 
 
 def test_each_kind_is_timed_and_checked_with_configs_that_can_run_it(script: ModuleType) -> None:

@@ -67,9 +67,10 @@ def test_check_rows_are_condensed(tool: ModuleType, tmp_path: Path) -> None:
 def test_rows_of_unaligned_products_are_condensed(tool: ModuleType, tmp_path: Path) -> None:
     facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/unaligned.py"}
     check = {"kind": "check", "case": "one", "status": "ok", "worst": 0.5, "why": "right"}
-    (tmp_path / "unaligned.json").write_text(json.dumps({"facts": facts, "rows": [check] * 3}))
-    (row,) = json.loads(tool.publish(tmp_path / "unaligned.json", tmp_path).read_text())["rows"]
-    assert (row["kind"], row["part"], row["cases"], row["failed"]) == ("unaligned", "check", 3, [])
+    for part, kind in (("unaligned", "unaligned"), ("unaligned_earlier", "unaligned-earlier")):
+        (tmp_path / f"{part}.json").write_text(json.dumps({"facts": facts, "rows": [check] * 3}))
+        (row,) = json.loads(tool.publish(tmp_path / f"{part}.json", tmp_path).read_text())["rows"]
+        assert (row["kind"], row["part"], row["cases"], row["failed"]) == (kind, "check", 3, [])
 
 
 def test_rows_of_lines_are_cut_to_what_is_read_and_drawn(tool: ModuleType, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The rows of benchmarks/ampere.py -> what is committed of them, and the lines of their table. Makes no measurement.
 
-Knows mma.sync's ceiling and which column is compared with which, and nothing of how one was timed.
+Knows which rate of mma.sync a row is held to and which column is compared with which, and nothing of how one was timed.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tilewright.bench.ceiling_report import tensor_ceilings
 from tilewright.bench.published import published_parts
 
 Row = dict[str, Any]
@@ -21,9 +22,12 @@ RUNS = {
     "ampere_earlier": "ampere-earlier",
     "ampere_modes": "ampere-modes",
 }
-# Of mma.sync on an H200, register-only loops (2026-11-29): 606 to 624 with 16-bit inputs and fp32 sums, 607 to 626 with
-# fp16 sums, 1236 to 1302 with int8. Of tf32 it was not measured.
-_CEILINGS_TFLOPS = {"bf16": 615.0, "fp16": 615.0, "int8": 1270.0}
+# The mode whose rate of a loop on registers a time is held to. Interleaved has none of its own: it lies between the two
+# and is held to the lower, as floor.py does it.
+HELD_TO = {"burst": "burst", "interleaved": "steady", "steady": "steady"}
+# What has no committed loop, whatever the mode: the middles of what loops of an H200 reached under load (2026-11-29,
+# rows not kept: int8 1236 to 1302 TOPS, fp16 sums 607 to 626 TFLOPS). Of tf32 nothing was measured.
+UNKEPT_TFLOPS = {"int8": 1270.0, "fp16 sums": 615.0}
 OWN = "tilewright "  # what the candidates that a config of the family names begin with
 
 COLUMNS = ("product", "config", "us", "TFLOPS", "of mma.sync", "over cuBLAS", "quartiles", "spread")
@@ -40,11 +44,12 @@ def published(rows: Sequence[Row], kind: str = KIND) -> list[Row]:
     return published_parts(rows, kind, _KEPT, whole=("count",))
 
 
-def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+def cells(rows: Sequence[Row], ceilings: Sequence[Row] = ()) -> list[tuple[str, ...]]:
     """One line a column of a measurement: of each product the family's configs, the fastest first, then what stood
     beside them.
 
-    Units: microseconds; TFLOPS; shares of ceiling_tflops(); how many times faster than cuBLAS in the same rounds.
+    Units: microseconds; TFLOPS; shares of ceiling_tflops(), `ceilings` being rows of those; how many times faster than
+    cuBLAS in the same rounds.
     """
     timed = [row for row in rows if row["part"] == "time" and "median_us" in row]
     lines: list[tuple[str, ...]] = []
@@ -52,7 +57,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         own = [row for row in timed if row["problem"] == problem]
         for row in sorted(own, key=lambda row: (not row["candidate"].startswith(OWN), row["median_us"])):
             has_ratio = row.get("ratio") is not None
-            ceiling = ceiling_tflops(row)
+            ceiling = ceiling_tflops(row, ceilings)
             lines.append(
                 (
                     problem,
@@ -68,9 +73,22 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     return lines
 
 
-def ceiling_tflops(row: Row) -> float | None:
-    """What mma.sync reaches with the row's inputs; None where it was not measured."""
-    return _CEILINGS_TFLOPS.get(str(row.get("dtype", "bf16")))
+def ceiling_tflops(row: Row, ceilings: Sequence[Row]) -> float | None:
+    """What mma.sync alone reaches with the row's inputs and sums in the mode that its time is held to, by the rows of
+    `ceilings` that are of its card; None where it was not measured."""
+    kind = "fp16 sums" if row["problem"].endswith("sums in fp16") else str(row.get("dtype"))
+    if kind in UNKEPT_TFLOPS:
+        return UNKEPT_TFLOPS[kind]
+    return tensor_ceilings(ceilings, str(row.get("device")), kind, "mma.sync").get(HELD_TO[row["mode"]])
+
+
+def ceilings_told(rows: Sequence[Row], ceilings: Sequence[Row]) -> str:
+    """What the rows' times are held to, of each type and mode, in the order of the rows; "" where nothing is known."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if "median_us" in row and (rate := ceiling_tflops(row, ceilings)) is not None:
+            found[f"{row['dtype']} {HELD_TO[row['mode']]}"] = rate
+    return ", ".join(f"{name} {rate:.0f}" for name, rate in found.items())
 
 
 def name_of(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The ceilings' rows -> the lines of a table. Makes no measurement."""
+"""The ceilings' rows -> the lines of a table, and what the tensor cores reach in each mode. Makes no measurement."""
 
 from __future__ import annotations
 
@@ -13,6 +13,17 @@ COLUMNS = ("ceiling", "mode", "rate", "unit", "spread", "W", "TFLOPS/W", "NVML M
 def cells(rows: Iterable[Row]) -> list[tuple[str, ...]]:
     """One line a row; "-" where nothing is known. Units: `rate` in `unit`; spread of the rounds in per cent."""
     return [_line(row) for row in rows if row["kind"] in ("ceiling", "ceiling_emulated")]
+
+
+def tensor_ceilings(rows: Iterable[Row], device: str, dtype: str, instruction: str) -> dict[str, float]:
+    """TFLOPS of the fastest loop of "wgmma" or "mma.sync" on the type by mode, from rows of the very device; {} where
+    there are none."""
+    found: dict[str, float] = {}
+    for row in rows:
+        own = row.get("kind") == "ceiling" and row["status"] == "ok" and row["ceiling"].startswith(f"{instruction} ")
+        if own and (row["device"], row["dtype"]) == (device, dtype):
+            found[row["mode"]] = max(row["rate_tflops"], found.get(row["mode"], 0.0))
+    return found
 
 
 def _line(row: Row) -> tuple[str, ...]:

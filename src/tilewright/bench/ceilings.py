@@ -125,9 +125,10 @@ class Loaded:
         self._stack.close()
 
 
-def measured_rows(names: Sequence[str], rounds: int | None = None) -> Iterator[Row]:
+def measured_rows(names: Sequence[str], rounds: int | None = None, *, brief: bool = False) -> Iterator[Row]:
     """The loops of these types, memory, launches: a row a mode, or one that says what was wrong.
 
+    `brief`: one sample of 4 ms in place of each's modes, which tells whether it is right and a loop tight, and no rate.
     Raises: DriverError: the process is of no more use.
     Cost: a loop 3 s of bursts and 2 s x rounds steady; memory 2 s to place and 2 s x rounds steady each.
     """
@@ -138,13 +139,14 @@ def measured_rows(names: Sequence[str], rounds: int | None = None) -> Iterator[R
     loops = [loop for name in names for loop in tensor_loops(dtypes.by_name(name))]
     with timing.CudaMachine(cuda, 0) as machine:
         steady = functools.partial(timing.steady, rounds=rounds or STEADY_ROUNDS)
+        once = (functools.partial(timing.interleaved, rounds=1),) if brief else ()
         # One at a time: each is freed before the next is placed.
         for trial in (loop_trial(loop, device) for loop in loops):
-            yield from _timed(trial, cuda, machine, device, (timing.burst, steady))
+            yield from _timed(trial, cuda, machine, device, once or (timing.burst, steady))
         for trial in memory_trials(device):
-            yield from _timed(trial, cuda, machine, device, (timing.interleaved, steady))
+            yield from _timed(trial, cuda, machine, device, once or (timing.interleaved, steady))
         for trial in empty_trials(device):
-            yield from _timed(trial, cuda, machine, device, (timing.interleaved, timing.single))
+            yield from _timed(trial, cuda, machine, device, once or (timing.interleaved, timing.single))
 
 
 def _timed(
@@ -200,21 +202,15 @@ def described(trial: Trial, sample: Row, device: Device, ticks: NDArray[Any] | N
 # -- the parent --------------------------------------------------------------------------------------------------------
 
 
-def measure(names: Sequence[str] = DTYPES, rounds: int | None = None) -> list[Row]:
-    """Every row, from a child. Opens no driver itself. Cost: about 100 s for both types, 30 s of it each."""
+def measure(names: Sequence[str] = DTYPES, rounds: int | None = None, *, brief: bool = False) -> list[Row]:
+    """Every row, from a child; `brief` as in measured_rows(). Opens no driver itself.
+
+    Cost: about 100 s for both types, 30 s of it each.
+    """
     words = ["--dtypes", ",".join(names), *([] if rounds is None else ["--rounds", str(rounds)])]
+    words += ["--brief"] if brief else []
     about = {"kind": "ceiling", "ceiling": "all", "mode": "all"}
     return rows_of_module("tilewright.bench.ceilings", words, LIMIT_S, about)
-
-
-def tensor_ceilings(rows: Iterable[Row], device: str, dtype: str) -> dict[str, float]:
-    """TFLOPS of the fastest loop of the type by mode, from rows of the very device; {} where there are none."""
-    found: dict[str, float] = {}
-    for row in rows:
-        own = row.get("kind") == "ceiling" and row["status"] == "ok"
-        if own and (row["device"], row["dtype"]) == (device, dtype):
-            found[row["mode"]] = max(row["rate_tflops"], found.get(row["mode"], 0.0))
-    return found
 
 
 def committed_rows(folder: Path = RESULTS) -> list[Row]:
@@ -227,13 +223,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tilewright.bench.ceilings", description=__doc__.splitlines()[0])
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--brief", action="store_true", help="one short sample of each: right, not how fast")
     parser.add_argument("--build", metavar="DIR", type=Path)
     parser.add_argument("--log", type=Path, default=Path("/dev/stdout"))
     options = parser.parse_args(words)
     if options.build:
         print(f"{len(build_into(sources(preset('h200')), options.build, refuse=True))} kernels in {options.build}")
         return 0
-    return write_rows(measured_rows(options.dtypes.split(","), options.rounds), options.log)
+    rows = measured_rows(options.dtypes.split(","), options.rounds, brief=options.brief)
+    return write_rows(rows, options.log)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ TRACKS: dict[str, tuple[str, ...]] = {  # what a word names as a whole
     "all": (*(rung.name for rung in RUNGS), PRODUCTION),
     "ampere": tuple(rung.name for rung in AMPERE_RUNGS),
 }
+WGMMA, MMA_SYNC = INSTRUCTIONS = ("wgmma", "mma.sync")  # what a ceiling is of
 CUBLAS = "cublas"
 TUNED = "cublaslt"
 MODES = ("burst", "interleaved", "steady")
@@ -250,18 +251,24 @@ def occupancy_pct(plan: Plan) -> float:
     return 100 * occupancy(plan.device, plan.launch.block, resources.registers, smem_bytes).share
 
 
-def with_ceilings(rows: Iterable[Row], ceilings: Mapping[str, float]) -> list[Row]:
-    """The rows, the timed ones with their share of the tensor cores' ceiling of the same mode; None: not known.
+def instruction_of(rung: str) -> str:
+    """The instruction whose ceiling a rung is held to; cuBLAS and the production kernel use wgmma."""
+    return MMA_SYNC if rung in TRACKS["ampere"] else WGMMA
 
-    Units: TFLOPS by mode, of the card that the rows are of.
+
+def with_ceilings(rows: Iterable[Row], ceilings: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """The rows, the timed ones with their share of the ceiling of their instruction in the same mode; None: not known.
+
+    Units: TFLOPS by instruction and mode, of the card that the rows are of.
     """
 
     def one(row: Row) -> Row:
         if row["kind"] != "rung_time" or row["status"] != "ok":
             return row
-        ceiling = ceilings.get(row["mode"])
+        instruction = instruction_of(row["rung"])
+        ceiling = ceilings.get(instruction, {}).get(row["mode"])
         share = None if ceiling is None else row["rate_tflops"] / ceiling
-        return row | {"ceiling_tflops": ceiling, "share_of_ceiling": share}
+        return row | {"ceiling_of": instruction, "ceiling_tflops": ceiling, "share_of_ceiling": share}
 
     return [one(row) for row in rows]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.ladder import CUBLAS, MODES, PRODUCTION, TRACKS, TUNED
+from tilewright.bench.ladder import CUBLAS, INSTRUCTIONS, MODES, PRODUCTION, TRACKS, TUNED, WGMMA
 from tilewright.bench.plots import drawing
 from tilewright.errors import UnsupportedError
 from tilewright.kernels.ladder import RUNGS
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 COLUMNS = (
     "rung", "burst", "steady", "interleaved", "public", "of cuBLAS, burst", "of cuBLAS, steady",
-    "of wgmma, burst", "of wgmma, steady",
+    *(f"of {instruction}, {mode}" for instruction in INSTRUCTIONS for mode in ("burst", "steady")),
     "W", "TFLOPS/W", "MHz", "registers", "shared KiB", "occupancy %", "achieved %", "tensor pipe %", "bank conflicts",
     "DRAM MB", "L2 MB",
 )  # fmt: skip
@@ -34,11 +34,11 @@ def shown(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """One line a rung that was timed or failed, in the order of the ladder, cuBLAS and its best last; "-" is not known.
 
-    Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the wgmma loop in the same mode; watts and
-    clock of the steady mode; occupancy in warps of those that an SM can hold, by arithmetic and by ncu, and how long
-    the tensor pipe was busy, by ncu; conflicts in extra wavefronts over the fewest that shared memory's accesses take,
-    by ncu or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and wrote in one launch, by
-    ncu.
+    Units: burst, steady and interleaved in TFLOPS; shares of cuBLAS and of the loop of the rung's instruction in the
+    same mode; watts and clock of the steady mode; occupancy in warps of those that an SM can hold, by arithmetic and by
+    ncu, and how long the tensor pipe was busy, by ncu; conflicts in extra wavefronts over the fewest that shared
+    memory's accesses take, by ncu or else by the emulator; 10^6 bytes that DRAM, and that the L2 for the SMs, read and
+    wrote in one launch, by ncu.
     """
     timed = {(row["rung"], row["mode"]): row for row in rows if row["kind"] == "rung_time" and row["status"] == "ok"}
     counted = {row["rung"]: row for row in rows if row["kind"] == "rung_counters" and row["status"] == "ok"}
@@ -63,8 +63,7 @@ def cells(rows: Sequence[Row]) -> list[tuple[str, ...]]:
                 f"{PUBLIC[name]:.0f}" if name in PUBLIC else "-",
                 _number(burst, "ratio", 3),
                 _number(steady, "ratio", 3),
-                _number(burst, "share_of_ceiling", 3),
-                _number(steady, "share_of_ceiling", 3),
+                *(_share(row, instruction) for instruction in INSTRUCTIONS for row in (burst, steady)),
                 _number(steady, "watts"),
                 _number(steady, "tflops_per_watt", 2),
                 _number(steady, "clock_mhz"),
@@ -88,7 +87,7 @@ def markdown(columns: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Bars of burst and steady TFLOPS a rung, with cuBLAS and the wgmma loop as lines.
+    """Bars of burst and steady TFLOPS a rung, with cuBLAS and the instructions' loops as lines.
 
     Raises: UnsupportedError: matplotlib is not installed.
     """
@@ -105,10 +104,11 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         base = timed.get((CUBLAS, mode))
         if base is not None:
             axes.axhline(base["rate_tflops"], color=color, linestyle="--", linewidth=1, label=f"cuBLAS, {mode}")
-            if base.get("ceiling_tflops") is not None:
-                axes.axhline(
-                    base["ceiling_tflops"], color=color, linestyle=":", linewidth=1, label=f"wgmma loop, {mode}"
-                )
+        ceilings = {_ceiling_of(row): row.get("ceiling_tflops") for (_, own), row in timed.items() if own == mode}
+        for (instruction, ceiling), style in zip(sorted(ceilings.items()), (":", "-."), strict=False):
+            if ceiling is not None:
+                label = f"{instruction} loop, {mode}"
+                axes.axhline(ceiling, color=color, linestyle=style, linewidth=1, label=label)
     axes.set_xticks(range(len(names)), [name.replace("_", " ", 1).replace("_", " ") for name in names], rotation=30)
     axes.set_ylabel("TFLOPS")
     axes.set_title(_title(rows))
@@ -147,6 +147,15 @@ def _title(rows: Sequence[Row]) -> str:
         if row["kind"] == "rung_time" and row["status"] == "ok":
             return f"The ladder at {row['m']} x {row['n']} x {row['k']}, {row['dtype']}"
     return "The ladder"
+
+
+def _ceiling_of(row: Row) -> str:
+    """The instruction that a row's share is of; a row that does not say is of wgmma."""
+    return str(row.get("ceiling_of", WGMMA))
+
+
+def _share(row: Row | None, instruction: str) -> str:
+    return "-" if row is None or _ceiling_of(row) != instruction else _number(row, "share_of_ceiling", 3)
 
 
 def _conflicts(row: Row) -> float | None:

@@ -308,27 +308,29 @@ def unaligned_table(rows: Sequence[Row]) -> str:
 def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
     """One line a config of the Ampere family and product, and what was measured beside them; of one of RUNS."""
     own = [row for row in rows if row.get("kind") == kind]
-    ceiling = ampere_report.ceiling_tflops
-    is_wgmma = "and cuBLAS at aligned sizes use wgmma, whose ceiling is 1.5 times as high"
+    held = ampere_report.ceilings_told(own, rows)
     beside = (
-        f"of {ceiling({}):.0f} TFLOPS, the middle of what a loop on registers reaches on an H200. The Hopper kernel "
+        f"of what a loop on registers reaches on an H200, in TFLOPS {held or 'not measured'}; interleaved is held to "
+        "steady, the lower. The Hopper kernel and cuBLAS at aligned sizes use wgmma, which does 1.5 times as much a "
+        "cycle."
     )
-    beside += f"{is_wgmma}."
     if kind == ampere_report.RUNS["kinds"]:
+        whole, half = (ampere_report.UNKEPT_TFLOPS[name] for name in ("int8", "fp16 sums"))
         beside = (
-            f"of {ceiling({'dtype': 'int8'}):.0f} TOPS of int8 and {ceiling({'dtype': 'fp16'}):.0f} TFLOPS with fp16 "
-            "sums, the middle of what loops on registers reach on an H200; of tf32 it was not measured. cuBLAS is "
+            f"of {whole:.0f} TOPS of int8 and {half:.0f} TFLOPS with fp16 sums, the middles of what loops on registers "
+            "reached on an H200 under load, whose rows were not kept; of tf32 it was not measured. cuBLAS is "
             "`torch._int_mm`, and `torch.matmul` that may use tf32 or sum in fp16; past the ceiling it uses wgmma."
         )
+    timed = "Interleaved with cuBLAS, inputs cold"
+    if kind == ampere_report.RUNS["ampere_modes"]:
+        timed = "Beside cuBLAS in the mode that stands behind the product, inputs cold"
     checked = "".join(
         f" Checked beside: {row['ok']} products right, {row['wrong']} wrong, {row['refused']} refused."
         for row in own
         if row["part"] == "check"
     )
-    meaning = (
-        f"Interleaved with cuBLAS, inputs cold, every column's result checked first. Of mma.sync: {beside}{checked}"
-    )
-    return markdown(ampere_report.COLUMNS, ampere_report.cells(own)) + caption(own, meaning)
+    meaning = f"{timed}, every column's result checked first. Of mma.sync: {beside}{checked}"
+    return markdown(ampere_report.COLUMNS, ampere_report.cells(own, rows)) + caption(own, meaning)
 
 
 def irregular_table(rows: Sequence[Row]) -> str:

@@ -13,6 +13,9 @@ Row = dict[str, Any]
 Shape = tuple[int, int, int]
 
 KIND = "unaligned"  # of every committed row; `part` says which: check, time, pair, repack, variant, child
+# The kind of rows by the part that the file is: what the table shows, and an earlier run for its checks and variants,
+# which no table reads.
+RUNS = {"unaligned": KIND, "unaligned_earlier": "unaligned-earlier"}
 STEP = 16  # what sizes are rounded to: 32 bytes, which TMA reads and stores
 
 COLUMNS = (
@@ -48,7 +51,7 @@ def neighbour(shape: Shape) -> Shape:
     return m, n, k
 
 
-def published(rows: Sequence[Row]) -> list[Row]:
+def published(rows: Sequence[Row], kind: str = KIND) -> list[Row]:
     """The rows as they are committed: the checks as one, with those that are not right; of the others what is read."""
     checks = [row for row in rows if row["kind"] == "check"]
     failed = [row for row in checks if row["status"] != "ok"]
@@ -56,11 +59,11 @@ def published(rows: Sequence[Row]) -> list[Row]:
     if checks:
         worst = max((row.get("worst") or 0.0 for row in checks), default=0.0)
         counts = {"cases": len(checks), "not_ok": len(failed), "worst": worst, "failed": failed}
-        found.append({"kind": KIND, "part": "check", "status": "wrong" if failed else "ok"} | counts)
+        found.append({"kind": kind, "part": "check", "status": "wrong" if failed else "ok"} | counts)
     for row in rows:
         if row["kind"] != "check":
             kept = {name: row[name] for name in _KEPT if row.get(name) is not None}
-            found.append({"kind": KIND, "part": row["kind"]} | kept)
+            found.append({"kind": kind, "part": row["kind"]} | kept)
     return found
 
 

@@ -123,7 +123,8 @@ def _measured(
 ) -> Answer:
     from tilewright.bench import ladder as measurement  # see ladder()
     from tilewright.bench import ladder_counters
-    from tilewright.bench.ceilings import committed_rows, tensor_ceilings
+    from tilewright.bench.ceiling_report import tensor_ceilings
+    from tilewright.bench.ceilings import committed_rows
     from tilewright.bench.ladder_report import shown
 
     modes = measurement.MODES if steady else ("burst", "interleaved")
@@ -140,7 +141,8 @@ def _measured(
             color = typer.colors.YELLOW if row["kind"] == "rung_counters" else typer.colors.RED
             typer.secho(f"{row['rung']}, {row['kind']}: {row['status']} {row.get('why', '')}", fg=color, err=True)
     told = ceilings.facts_here(rows)
-    found = tensor_ceilings(ceiling_rows or committed_rows(), told["device"], problem.dtype.name)
+    known, card, dtype = ceiling_rows or committed_rows(), told["device"], problem.dtype.name
+    found = {each: tensor_ceilings(known, card, dtype, each) for each in measurement.INSTRUCTIONS}
     rows = measurement.with_ceilings(rows, found)
     return rows, told, *shown(rows)
 

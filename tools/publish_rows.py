@@ -8,7 +8,8 @@ rows are condensed to one a config; narrow ones, many, keep what their table and
 of an earlier run); those of `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what
 table and picture need, and of a suite whether a record that was measured is shipped today; those of
 `benchmarks/ampere.py --into OUT/ampere.json`, of --modes OUT/ampere_modes.json and of --kinds OUT/kinds.json what their
-table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json` and of
+table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json`, of
+`benchmarks/dependent.py --into OUT/dependent.json` and of
 `benchmarks/epilogues.py --into OUT/epilogues.json` (or layers.json); all others stay as they were measured, those of
 `benchmarks/host.py --into OUT/torch_host.json` and `benchmarks/model.py --into OUT/model.json` too. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite
@@ -27,6 +28,7 @@ from pathlib import Path
 from tilewright import device, records
 from tilewright.bench import (
     ampere_report,
+    dependent_report,
     epilogue_report,
     irregular,
     lines_report,
@@ -67,6 +69,7 @@ PARTS = (
     "ceilings",
     *ampere_report.RUNS,
     "irregular",
+    dependent_report.KIND,
     "epilogues",
     "layers",
     torch_report.HOST,
@@ -97,6 +100,8 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
         rows = ampere_report.published(rows, ampere_report.RUNS[file.stem])
     if file.stem == "irregular":
         rows = irregular.published(rows)
+    if file.stem == dependent_report.KIND:
+        rows = dependent_report.published(rows)
     if file.stem in ("epilogues", "layers"):
         rows = epilogue_report.published(rows)
     if file.stem in (torch_report.HOST, torch_report.MODEL):

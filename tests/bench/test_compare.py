@@ -90,6 +90,22 @@ def test_every_column_is_timed_in_one_run_and_its_ratios_are_to_both_baselines(m
     assert {(row["data"], row["is_cold"], row["num_sets"]) for row in rows.values()} == {("normal", True, 4)}
 
 
+def test_every_row_has_its_ratio_to_the_column_that_is_named_beside_and_none_where_that_was_not_had(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = by_name(module.compare(PROBLEM, named={"other": Config()}, beside="tilewright"))
+    assert rows["other"]["ratio_beside"] == rows["other"]["ratio_beside_lower"] == pytest.approx(1.0)
+    assert rows["cublas"]["ratio_beside"] == pytest.approx(0.5)
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ConfigError("c", ["why"])
+
+    monkeypatch.setattr(module, "make_plan", refuse)
+    rows = by_name(module.compare(PROBLEM, beside="tilewright", checked=True))
+    assert rows["cublas"]["median_us"] == pytest.approx(200.0)
+    assert all("ratio_beside" not in row for row in rows.values())
+
+
 def test_a_named_column_without_a_config_is_the_models_choice_whatever_is_recorded(
     machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.parametrize("name", ["ampere", "epilogues", "irregular", "unaligned"])
+@pytest.mark.parametrize("name", ["ampere", "dependent", "epilogues", "irregular", "unaligned"])
 def test_a_script_without_a_part_says_its_parts_and_writes_nothing(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

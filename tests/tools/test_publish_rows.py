@@ -73,6 +73,18 @@ def test_rows_of_unaligned_products_are_condensed(tool: ModuleType, tmp_path: Pa
         assert (row["kind"], row["part"], row["cases"], row["failed"]) == (kind, "check", 3, [])
 
 
+def test_rows_of_dependent_launches_get_a_kind_of_their_own(tool: ModuleType, tmp_path: Path) -> None:
+    facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/dependent.py --into /home/x/y.json"}
+    rows = [{"kind": "check", "case": "c", "status": "ok", "why": ""}, {"kind": "time", "status": "ok", "waves": 1.0}]
+    (tmp_path / "dependent.json").write_text(json.dumps({"facts": facts, "rows": rows}))
+    published = tool.publish(tmp_path / "dependent.json", tmp_path / "results")
+    assert published.name == "h200_2026-12-01_dependent.json"
+    check, time = json.loads(published.read_text())["rows"]
+    assert (check["kind"], check["part"], check["ok"]) == ("dependent", "check", 1)
+    assert time == {"kind": "dependent", "part": "time", "status": "ok"}
+    assert "dependent" in tool.PARTS
+
+
 def test_rows_of_lines_are_cut_to_what_is_read_and_drawn(tool: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     facts = {"device": "NVIDIA H200", "date": "2026-12-01", "command": "benchmarks/lines.py"}

@@ -63,6 +63,7 @@ def compare(
     plans: Mapping[str, Plan] | None = None,
     named: Mapping[str, Config | None] | None = None,
     tuned: bool | Search = False,
+    beside: str | None = None,
     checked: bool = False,
 ) -> list[dict[str, Any]]:
     """One row a mode and column: cuBLAS as torch calls it, and tilewright with each config (None: as matmul chooses).
@@ -73,7 +74,8 @@ def compare(
     rows hold what was found under "tuned".
     `checked`: every column is checked against float64 first, on sampled rows, and one that cannot run the problem costs
     its own rows: `status` is "ok", "wrong" or "refused", the last with the reason and no time.
-    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs; `ratio_tuned` than the tuned column.
+    `ratio` is how many times faster than cuBLAS, the median of the rounds' pairs; `ratio_tuned` than the tuned column,
+    `ratio_beside` than the column that `beside` names.
     Raises: unless `checked`, what plan() raises for a config that cannot run and what tuned.tune() raises.
     Cost: interleaved about 0.2 s, burst 0.6 s x (rounds + 1), steady 2 s x rounds, each times the columns; and the
     search, 20 s.
@@ -126,7 +128,7 @@ def compare(
             rows = []
             for mode in modes:
                 extra = {} if rounds is None else {"rounds": rounds}
-                rows += field.rows(mode, MODES[mode](machine, field.columns, seed=seed, **extra))
+                rows += field.rows(mode, MODES[mode](machine, field.columns, seed=seed, **extra), beside)
     return [about | row for row in rows]
 
 
@@ -176,12 +178,12 @@ class _Field:
                 **({} if verdict.ok else {"why": str(verdict)}),
             }
 
-    def rows(self, mode: Mode, timing: Timing) -> list[dict[str, Any]]:
+    def rows(self, mode: Mode, timing: Timing, beside: str | None) -> list[dict[str, Any]]:
         """The timing's rows with rates and details, and a row for each column that was refused."""
         flops, moved_bytes = self.problem.flops, self.problem.min_bytes
         rows = [
             row | self.details[row["candidate"]] | rates(row, flops=flops, moved_bytes=moved_bytes)
-            for row in _rows(timing)
+            for row in _rows(timing, beside)
         ]
         refused = [
             {"candidate": name, "mode": mode, "status": "refused", "why": why} for name, why in self.refused.items()
@@ -189,14 +191,15 @@ class _Field:
         return rows + refused
 
 
-def _rows(timing: Timing) -> list[dict[str, Any]]:
-    """The timing's rows, each with its ratio to the tuned column where there is one."""
+def _rows(timing: Timing, beside: str | None) -> list[dict[str, Any]]:
+    """The timing's rows, each with its ratios to the tuned column and to the one `beside`, where there are such."""
     rows = timing.rows()
-    if all(row["candidate"] != TUNED for row in rows):
-        return rows
-    for row in rows:
-        ratio = timing.over(row["candidate"], TUNED)
-        row |= {"ratio_tuned": ratio.median, "ratio_tuned_lower": ratio.lower, "ratio_tuned_upper": ratio.upper}
+    names = {row["candidate"] for row in rows}
+    for key, name in (("ratio_tuned", TUNED), ("ratio_beside", beside)):
+        if name is not None and name in names:
+            for row in rows:
+                ratio = timing.over(row["candidate"], name)
+                row |= {key: ratio.median, f"{key}_lower": ratio.lower, f"{key}_upper": ratio.upper}
     return rows
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from tilewright.bench import (
     ampere_report,
     ceiling_report,
+    dependent_report,
     epilogue_report,
     irregular,
     lines_report,
@@ -30,7 +31,7 @@ from tilewright.bench import (
     torch_report,
     unaligned_report,
 )
-from tilewright.bench.tables import NO_ROWS, caption, markdown
+from tilewright.bench.tables import NO_ROWS, NOT_MEASURED, caption, markdown
 
 Row = dict[str, Any]
 
@@ -39,7 +40,6 @@ _ORIGIN = (
     "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
 )  # fmt: skip
 
-NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
 EMPTY = (NO_ROWS, NOT_MEASURED)
 
 _DATED = re.compile(r"(?P<device>.+)_(?P<date>\d{4}-\d\d-\d\d)_(?P<part>.+)\.json")
@@ -449,6 +449,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "suite-summary": suite_summary_table,
     "suite-worst": lambda rows: suite_worst_table(rows, "ratio"),
     "suite-worst-tuned": lambda rows: suite_worst_table(rows, "ratio_tuned"),
+    **dependent_report.TABLES,
     **epilogue_report.TABLES,
     **torch_report.TABLES,
 }

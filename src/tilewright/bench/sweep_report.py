@@ -12,8 +12,8 @@ from typing import Any
 
 from tilewright.bench.ladder_report import markdown
 from tilewright.bench.plots import drawing
-from tilewright.bench.report import NOT_MEASURED
 from tilewright.bench.sweeps import CUBLAS
+from tilewright.bench.tables import NOT_MEASURED
 
 Row = dict[str, Any]
 

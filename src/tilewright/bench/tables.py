@@ -11,6 +11,7 @@ from typing import Any
 Row = dict[str, Any]
 
 NO_ROWS = "_No rows._\n"
+NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
 
 
 def markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

@@ -286,7 +286,7 @@ private:
             reduction.send(rC);
             if (reduction.receives()) {
                 Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
-                reduction.receive(sums);
+                reduction.receive(rC, sums);
                 store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());
                 reduction.give_room();
             }

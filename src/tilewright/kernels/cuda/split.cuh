@@ -84,12 +84,13 @@ public:
     DEVICE bool receives() const { return rank < RECEIVERS; }
     DEVICE int32_t first_column() const { return static_cast<int32_t>(rank) * Config::STORED_N; }
 
-    // Sends each share of the accumulators of a tile to the CTA that adds it up.
+    // Sends each share of the accumulators of a tile to the CTA that adds it up; its own stays where it is.
     template <class Accumulators>
     DEVICE void send(const Accumulators& rC) {
         wait(empty, parity ^ 1);  // fresh barriers count as having completed parity 1
 #pragma unroll
         for (int receiver = 0; receiver < RECEIVERS; ++receiver) {
+            if (receiver == static_cast<int>(rank)) continue;
             const uint32_t target = ptx::mapa_shared_cluster(values + rank * SHARE_BYTES, receiver);
             const uint32_t barrier = ptx::mapa_shared_cluster(full, receiver);
 #pragma unroll
@@ -104,9 +105,10 @@ public:
         }
     }
 
-    // Adds up what all ranks have sent of the share of this one, block for block.
-    DEVICE void receive(Sums (&sums)[Config::WGMMAS_M]) {
-        if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, Config::SPLIT_K * SHARE_BYTES);
+    // Adds up its own share of the accumulators and what the other ranks have sent of it, in the order of ranks.
+    template <class Accumulators>
+    DEVICE void receive(const Accumulators& rC, Sums (&sums)[Config::WGMMAS_M]) {
+        if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, (Config::SPLIT_K - 1) * SHARE_BYTES);
         wait(full, parity);
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) {
@@ -114,13 +116,16 @@ public:
             for (int i = 0; i < SHARE_BLOCKS; ++i) {
                 const uint32_t source = values + (block * SHARE_BLOCKS + i) * BLOCK_OF_WARP_BYTES;
                 float* sum = &sums[block][4 * i];
-                ptx::ld_shared_v4_f32(source, sum);
 #pragma unroll
-                for (int sender = 1; sender < Config::SPLIT_K; ++sender) {
+                for (int sender = 0; sender < Config::SPLIT_K; ++sender) {
                     float part[4];
-                    ptx::ld_shared_v4_f32(source + sender * SHARE_BYTES, part);
+                    if (sender == static_cast<int>(rank)) {
+                        own(rC[block], i, part);
+                    } else {
+                        ptx::ld_shared_v4_f32(source + sender * SHARE_BYTES, part);
+                    }
 #pragma unroll
-                    for (int value = 0; value < 4; ++value) sum[value] += part[value];
+                    for (int value = 0; value < 4; ++value) sum[value] = sender == 0 ? part[value] : sum[value] + part[value];
                 }
             }
         }
@@ -144,6 +149,19 @@ public:
     DEVICE void finish() { wait(empty, parity ^ 1); }
 
 private:
+    // Block i of this rank's share: which registers that are is known at run time alone.
+    template <class Fragment>
+    DEVICE void own(const Fragment& rC, int i, float (&part)[4]) const {
+#pragma unroll
+        for (int receiver = 0; receiver < RECEIVERS; ++receiver) {
+#pragma unroll
+            for (int value = 0; value < 4; ++value) {
+                const float r = rC[4 * (receiver * SHARE_BLOCKS + i) + value];
+                part[value] = receiver == 0 || receiver == static_cast<int>(rank) ? r : part[value];
+            }
+        }
+    }
+
     const uint32_t values;  // this lane's 16 bytes of the first block from rank 0
     const uint32_t full;
     const uint32_t empty;

@@ -201,8 +201,11 @@ class HopperFamily:
         given, problem = problem, config.computed(problem)
         rows, columns = config.tiles(problem)
         cluster_rows = max(1, rows // config.cluster_m)
-        group = cluster_rows if config.schedule == "linear" else min(config.group_m, cluster_rows)
         cluster_columns = max(1, columns // config.cluster_n)
+        # Of one column every group is walked alike, and of one wave all tiles run at once in any order: the walk whose
+        # first tile is found soonest (schedule.cuh).
+        is_whole = config.schedule == "linear" or cluster_columns == 1 or rows * columns <= launch.grid
+        group = cluster_rows if is_whole else min(config.group_m, cluster_rows)
         b_tail: Argument = IntArgument("b_tail_map", 0, 4)
         out: Argument = IntArgument("out_map", 0, 4)
         out_tail: Argument = IntArgument("out_tail_map", 0, 4)

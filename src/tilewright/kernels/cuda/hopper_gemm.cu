@@ -26,6 +26,11 @@
 // The producer alone walks the schedule, off the critical path; consumers know how many tiles the CTA has, and read
 // where a tile lies from shared memory.
 //
+// Start. Memory is far, so the producer's lane asks for it first: it makes the full barriers of the first EARLY_SLOTS
+// slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready. Nobody else
+// touches a barrier or a slot before the CTA has met. Not early: where other CTAs of the cluster are written to, since
+// they have to have started; and behind a launch that has to have ended.
+//
 // Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
 // one of b.
 //
@@ -110,6 +115,17 @@
 #include "schedule.cuh"
 #include "split.cuh"
 
+// Whether the first loads need not wait until the CTA has met: they write into no peer's memory, and no launch before
+// has to have ended.
+constexpr bool STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;
+
+// Makes full barriers FIRST .. END - 1 ready, for TMA and for the peers too.
+template <uint32_t FIRST, uint32_t END>
+DEVICE void init_full(const WideRing& ring) {
+    for (uint32_t slot = FIRST; slot < END; ++slot) ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);
+    ptx::fence_mbarrier_init_release_cluster();
+}
+
 extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     hopper_gemm(const __grid_constant__ TensorMap a_map, const __grid_constant__ TensorMap b_map,
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
@@ -125,26 +141,28 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     // From lane 0: so ptxas knows that all lanes agree, and keeps what follows from it in uniform registers.
     const uint32_t warp = ptx::shfl_sync_idx(threadIdx.x / WARP_THREADS, 0);
 
-    // Maps come first, since memory is far; the barriers meanwhile, by another warp.
-    if (threadIdx.x == 0) {
+    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
+    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
+    Producer producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank);
+    Tile first{};  // of the producer
+
+    const WideRing ring(shared, 0);  // and, behind its own, the barriers of the narrow one
+    if (warp == 0 && ptx::elect_sync()) {
         ptx::prefetch_tensormap(a_map);
         ptx::prefetch_tensormap(b_map);
+        init_full<0, EARLY_SLOTS>(ring);
+        first = schedule.first();
+        if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);
+        init_full<EARLY_SLOTS, SLOTS>(ring);
         prefetch_map(out_map);
     }
+    __syncwarp();
     if (threadIdx.x == WARP_THREADS) {
-        const WideRing ring(shared, 0);  // and, behind its own, the barriers of the narrow one
-        for (uint32_t slot = 0; slot < SLOTS; ++slot) {
-            ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);
-            ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
-        }
+        for (uint32_t slot = 0; slot < SLOTS; ++slot) ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
         if constexpr (Config::TAIL_N > 0) ptx::mbarrier_init(shared_address(&shared.stored), CONSUMER_WARPS);
         if constexpr (Config::SPLIT_K > 1) init_partials(partials);
         ptx::fence_mbarrier_init_release_cluster();
     }
-    const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, Config::SPLIT_K > 1 ? 0 : cta_rank);
-    const KTiles k_tiles = k_tiles_of((k - 1) / Config::TILE_K + 1, cta_rank);
-    Tile first{};  // of the producer: found out while the barriers are made ready
-    if (warp == 0) first = schedule.wide(0);
     if constexpr (Config::LAUNCHES_DEPENDENTS) ptx::griddepcontrol_launch_dependents();
     if constexpr (Config::CLUSTER == 1) {
         __syncthreads();
@@ -159,7 +177,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
         if (warp == 0 && ptx::elect_sync()) {
-            Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule, first);
+            producer.run(schedule, first);
         }
         __syncwarp();
     } else {

@@ -86,6 +86,15 @@ public:
     DEVICE bool has_wide(uint32_t i) const { return place + i * stride < static_cast<uint32_t>(walk.num_wide); }
     DEVICE bool has_narrow(uint32_t i) const { return place + i * stride < all_narrow(); }
 
+    // This CTA's wide tile number 0, soon: nothing is loaded before it is known. Where all of out is walked down its
+    // columns it takes one division, or none, instead of four that wait for each other, 130 cycles each.
+    DEVICE Tile first() const {
+        const bool is_one_square = walk.group_m >= rows && walk.square_m >= rows && walk.square_n >= columns;
+        if (Config::BATCH_DIMS > 0 || Config::TAIL_N > 0 || !is_one_square) return wide(0);
+        const uint32_t column = place < rows ? 0 : rows == 1 ? place : place / rows;
+        return at(place - column * rows, column, 0);
+    }
+
     // This CTA's wide tile number i.
     DEVICE Tile wide(uint32_t i) const {
         uint32_t index = place + i * stride;

@@ -61,8 +61,9 @@
 // No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA. A
 // share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
 // since it is also the only arrival. Nor can a share of the next phase land in this one: its producer has waited for
-// this CTA's consumers. No CTA leaves before every arrival on its barriers has been made and every share has landed,
-// which its consumers wait for: all threads end with a cluster barrier.
+// this CTA's consumers. No CTA leaves before every share has landed, for which its consumers wait, and every arrival on
+// its barriers has been made, for which its producer does: until each slot has been given back once more. A cluster
+// barrier at the end would wait for all CTAs, and for what they have stored.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
 // Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only
@@ -178,6 +179,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
         if (warp == 0 && ptx::elect_sync()) {
             producer.run(schedule, first);
+            if constexpr (Config::SHARING > 1) producer.finish();
         }
         __syncwarp();
     } else {
@@ -187,9 +189,5 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
         const OutTail out_tail{out_tail_map, out_base, out_pitch, m, columns, Member{}};
         Consumer(shared, out, out_tail, batch, fused, partials, k_tiles.count, warpgroup - 1, cta_rank)
             .run(schedule.num_wide(), schedule.num_narrow());
-    }
-    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
-        ptx::barrier_cluster_arrive_release();
-        ptx::barrier_cluster_wait_acquire();
     }
 }

@@ -141,6 +141,15 @@ public:
         }
     }
 
+    // Before the CTA ends, and its shared memory with it: every slot has been given back for the last time, so all
+    // arrivals of the peers have been made.
+    DEVICE void finish() {
+        for (int slot = 0; slot < Config::STAGES; ++slot) {
+            wait(wide.ring.empty_at(wide.state.index), wide.state.parity);
+            wide.state.advance();
+        }
+    }
+
 private:
     // A ring, and the slot that is filled next.
     template <class Ring>

@@ -27,7 +27,8 @@ def ceilings(
     ] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Write the rows and the table there.")
+        Path | None,
+        typer.Option("--into", metavar="DIR", parser=terminal.path_of, help="Write the rows and the table there."),
     ] = None,
 ) -> None:
     """Measure what this card does at most: tensor cores, memory, launches."""

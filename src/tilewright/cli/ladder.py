@@ -51,7 +51,10 @@ def ladder(
     ] = 0.0,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
+        Path | None,
+        typer.Option(
+            "--into", metavar="DIR", parser=terminal.path_of, help="Write the rows, the table and the plot there."
+        ),
     ] = None,
 ) -> None:
     """Climb a ladder, one idea a kernel: Hopper's eleven and the production kernel, or Ampere's ten."""

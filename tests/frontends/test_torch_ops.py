@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError  # noqa: E402
+from tilewright.frontends.torch import gradients as recorded  # noqa: E402
 
 T = tilewright.torch
 OPS = torch.ops.tilewright
@@ -209,6 +210,41 @@ def test_a_main_grad_collects_in_fp32_over_backwards_and_leaves_grad_alone() -> 
         out.backward(grad)
     assert w.grad is None
     assert torch.equal(total, 0.5 + 3 * (grad.float().t() @ x.float()))
+
+
+class Cut(torch.autograd.Function):
+    """What hands back no gradient at all, as an op of a branch that nothing was asked of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        return None
+
+
+TOTAL = torch.zeros(6, 8)
+RECORDING = {
+    "matmul": lambda x, w, _: T.matmul(x, w.t()),
+    "matmul around the dispatcher": lambda x, w, _: recorded.record_matmul(x, w.t()),
+    "linear": T.linear,
+    "linear around the dispatcher": lambda x, w, bias: recorded.record_linear(x, w, bias, None, "relu"),
+    "an activation": lambda x, w, bias: T.linear(x, w, bias, activation="silu"),
+    "a main_grad": lambda x, w, bias: T.linear(x, w, bias, main_grad=TOTAL),
+    "a gate": T.gated_linear,
+    "addmm": lambda x, w, bias: T.addmm(bias, x, w.t(), beta=2),
+}
+
+
+@pytest.mark.parametrize("case", RECORDING)
+def test_a_result_without_a_gradient_gives_none_and_multiplies_nothing(case: str, fast: Any) -> None:
+    leaves = [whole(*shape).requires_grad_() for shape in ((5, 8), (6, 8), (6,))]
+    out = Cut.apply(RECORDING[case](*leaves))
+    before = sum(fast.counts.values())
+    out.sum().backward()
+    assert [leaf.grad for leaf in leaves] == [None] * 3
+    assert sum(fast.counts.values()) == before
 
 
 def test_an_addmm_with_beta_zero_reads_no_c() -> None:

@@ -25,6 +25,7 @@ def _save_matmul(ctx: Any, needs: Sequence[bool], a: Tensor, b: Tensor, out_dtyp
     """Each operand is kept for the other one's gradient alone."""
     needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
 
 
@@ -76,6 +77,7 @@ def _save_linear(
     ctx.save_for_backward(
         x if needs_weight else None, weight if keeps_weight else None, bias if activation else None, kept
     )
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.needs = tuple(needs[:2])
     ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
     ctx.activation = activation
@@ -152,6 +154,7 @@ def _save_addmm(
 ) -> None:
     needs_c, needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.c_like = (c.shape, c.dtype) if needs_c else None
     ctx.beta, ctx.alpha = beta, alpha
 
@@ -269,9 +272,23 @@ def _needs(keyset: Any, ctx: Any) -> Sequence[bool]:
     return needs if keyset is None else needs[1:]
 
 
+def _of_defined(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula; of a result without a gradient no gradients, as of torch's own products: nothing is multiplied, and
+    a leaf's grad stays None."""
+
+    def backward_of(ctx: Any, grad: Tensor | None) -> Any:
+        return _NO_GRADIENTS if grad is None else backward(ctx, grad)
+
+    return backward_of
+
+
+# At least as many as the op of the most arguments has; autograd takes further ones that are None.
+_NO_GRADIENTS = (None,) * 8
+
+
 def _recorder(op: Any, forward: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
     """What records a call of `forward` in autograd, with `backward` for later."""
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(_of_defined(backward))}
     function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
     # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
     # when it comes here.

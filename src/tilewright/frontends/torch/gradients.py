@@ -150,13 +150,20 @@ def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> 
 
 
 def _save_addmm(
-    ctx: Any, needs: Sequence[bool], c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+    ctx: Any,
+    needs: Sequence[bool],
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> None:
     needs_c, needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
     ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.c_like = (c.shape, c.dtype) if needs_c else None
-    ctx.beta, ctx.alpha = beta, alpha
+    ctx.beta, ctx.alpha, ctx.dtype = beta, alpha, a.dtype
 
 
 def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -165,9 +172,10 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.c_like is not None:
         shape, dtype = ctx.c_like
         grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
+    grad = grad.to(ctx.dtype)  # as in _matmul_backward()
     grad_a = None if b is None else _scaled(eager.matmul(grad, b.t()), ctx.alpha)
     grad_b = None if a is None else _scaled(eager.matmul(a.t(), grad), ctx.alpha)
-    return grad_c, grad_a, grad_b, None, None
+    return grad_c, grad_a, grad_b, None, None, None
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:

@@ -125,7 +125,9 @@ public:
                         ptx::ld_shared_v4_f32(source + sender * SHARE_BYTES, part);
                     }
 #pragma unroll
-                    for (int value = 0; value < 4; ++value) sum[value] = sender == 0 ? part[value] : sum[value] + part[value];
+                    for (int value = 0; value < 4; ++value) {
+                        sum[value] = sender == 0 ? part[value] : sum[value] + part[value];
+                    }
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections.abc import Iterator
@@ -211,6 +212,15 @@ def test_a_dependent_launch_touches_no_memory_before_its_wait(config: Config, n:
         assert not re.search(r"\b(ld|st|ldu|red|atom)\.\S*global|cp\.async|^(@\S+\s+)?(ret|exit)\b", line), line
 
 
+def test_a_dependent_launch_that_started_early_would_be_seen() -> None:
+    """The emulator has no launch before; in the paths it shows."""
+    source = render(HOPPER, packed(24, 4096, 4096), UNTIL_THE_WAIT[0], H200)
+    old = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
+    assert source.text.count(old) == 1
+    early = build(dataclasses.replace(source, text=source.text.replace(old, "STARTS_EARLY = true;")))
+    assert any("cp.async.bulk.tensor" in line for line in before_the_wait(early.ptx))
+
+
 @pytest.mark.parametrize("config", UNTIL_THE_WAIT, ids=str)
 def test_another_launch_waits_for_nobody(config: Config) -> None:
     assert "griddepcontrol" not in compiled(packed(24, 4096, 4096), config.replace(dependent_launch=False)).ptx
@@ -313,6 +323,16 @@ def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
 def test_the_order_s_group_never_exceeds_the_rows() -> None:
     arguments = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16), ONE_CTA)
     assert IntArgument("group_m", 1, 4) in arguments
+
+
+def test_one_column_of_tiles_is_one_group() -> None:
+    """Walked alike in any: so its first tile takes no division."""
+    for config in (Config(group_m=16), Config(group_m=16, cluster_m=2, cluster_n=2), Config(group_m=3, swap=True)):
+        problem = packed(8192, 128, 64) if not config.swap else packed(128, 8192, 64)
+        rows, columns = config.tiles(config.computed(problem))
+        assert columns == config.cluster_n
+        values = {a.name: a.value for a in HOPPER.arguments(problem, config, ONE_CTA) if isinstance(a, IntArgument)}
+        assert (values["group_m"], values["square_m"], values["square_n"]) == (rows // config.cluster_m,) * 2 + (1,)
 
 
 def test_squares_never_exceed_the_group_or_the_columns() -> None:

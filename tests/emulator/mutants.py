@@ -34,11 +34,7 @@ _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
 EMPTY_WAIT = "wait(filling.ring.empty_at(filling.state.index), filling.state.parity);"
 FENCE = "ptx::fence_mbarrier_init_release_cluster();"
-END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
-        ptx::barrier_cluster_arrive_release();
-        ptx::barrier_cluster_wait_acquire();
-    }
-"""
+END = "if constexpr (Config::SHARING > 1) producer.finish();"
 START = """
         ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
@@ -208,7 +204,16 @@ MUTANTS: tuple[Mutant, ...] = (
         by="operand released early",
     ),
     mutant(
-        "no cluster barrier at the end", "cluster", (UNIT, END, ""), by=("exit before remote access", "peer exited")
+        "a CTA ends before its slots are given back",
+        "cluster",
+        (UNIT, END, ""),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "a CTA ends before its last slot is given back",
+        "cluster",
+        (PRODUCER, "slot < Config::STAGES; ++slot", "slot < Config::STAGES - 1; ++slot"),
+        by=("exit before remote access", "peer exited"),
     ),
     mutant(
         "__syncthreads instead of the cluster barrier",

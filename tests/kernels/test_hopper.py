@@ -170,13 +170,14 @@ def test_the_ptx_holds_each_instruction_of_the_protocol() -> None:
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
         "fence.proxy.async.shared::cta",
         "mbarrier.arrive.shared::cluster.b64",
-        "barrier.cluster.arrive.release.aligned",
+        "barrier.cluster.arrive.relaxed.aligned",
         "stmatrix.sync.aligned.m8n8.x4.shared.b16",
         "setmaxnreg.inc.sync.aligned.u32 232",
         "setmaxnreg.dec.sync.aligned.u32 40",
     ):
         assert instruction in ptx
     assert ".release.cluster.shared::cluster.b64" not in ptx  # MEMBAR.ALL.GPU in the main loop
+    assert ptx.count("barrier.cluster.arrive") == 1  # at the start: at the end it would wait for the others' stores
 
 
 def test_a_single_cta_pays_for_no_cluster() -> None:
@@ -333,6 +334,16 @@ def test_one_column_of_tiles_is_one_group() -> None:
         assert columns == config.cluster_n
         values = {a.name: a.value for a in HOPPER.arguments(problem, config, ONE_CTA) if isinstance(a, IntArgument)}
         assert (values["group_m"], values["square_m"], values["square_n"]) == (rows // config.cluster_m,) * 2 + (1,)
+
+
+def test_tiles_that_all_run_at_once_are_one_group() -> None:
+    """So most CTAs' first tiles take one division, those of the first column none."""
+    problem, config = packed(1024, 1024, 64), Config(group_m=3)
+    for grid, group in ((32, 8), (31, 3)):
+        launch = Launch(grid=grid, block=384, cluster=1, smem_bytes=0)
+        assert {IntArgument("group_m", group, 4), IntArgument("square_m", group, 4)} <= set(
+            HOPPER.arguments(problem, config, launch)
+        )
 
 
 def test_squares_never_exceed_the_group_or_the_columns() -> None:

@@ -39,9 +39,9 @@ from tilewright.epilogue import (
     Scale,
     Silu,
     Step,
-    packed_form,
 )
 from tilewright.jit.source import Source
+from tilewright.packing import packed_form
 from tilewright.problem import Problem, packed
 
 LAYER_SETS = 3  # of operands of a layer, each more than the L2

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tilewright import device
 from tilewright.config import Config
-from tilewright.epilogue import Gated, packed_form
+from tilewright.epilogue import Gated
 from tilewright.errors import ConfigError
+from tilewright.packing import packed_form
 from tilewright.problem import Problem, packed
 
 H200 = device.preset("h200")

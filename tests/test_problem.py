@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tilewright.epilogue import Relu, packed_form
+from tilewright.epilogue import Relu
 from tilewright.errors import DTypeError, LayoutError, ShapeError
+from tilewright.packing import packed_form
 from tilewright.problem import MAX_EXTENT, Problem, checked, packed
 
 

@@ -65,7 +65,7 @@ class Problem:
     written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
     addresses; a plan serves a and b at any address, and says by these what it expects.
-    `epilogue` is the form of what happens to the sums before they are rounded (epilogue.py); None: nothing.
+    `epilogue` is the form of what happens to the sums before they are rounded (epilogue_form.py); None: nothing.
     """
 
     m: int

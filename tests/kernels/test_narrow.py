@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tilewright import device
-from tilewright.epilogue import Gated, packed_form
+from tilewright.epilogue import Gated
 from tilewright.kernels.narrow import narrow_space
+from tilewright.packing import packed_form
 from tilewright.problem import Problem, packed
 
 H200 = device.preset("h200")

@@ -14,7 +14,7 @@ import tilewright
 from tilewright import device
 from tilewright.backends.base import IntArgument, MapArgument, PointerArgument, StructArgument
 from tilewright.config import Config
-from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step, packed_form
+from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step
 from tilewright.errors import ConfigError
 from tilewright.jit.build import build
 from tilewright.kernels import product, repack, sums
@@ -22,6 +22,7 @@ from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.legality import MAX_SLICES, MAX_SLICES_BYTES
 from tilewright.model import predict, sums_us
+from tilewright.packing import packed_form
 from tilewright.problem import MAX_EXTENT, Problem, packed
 
 H200 = device.preset("h200")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import numbers
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -338,11 +337,6 @@ def _checked_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
             rule=f"it is one of {', '.join(map(repr, allowed))}",
             works=f"pass {name}={allowed[0]!r}",
         )
-
-
-def written_steps(epilogue: Step | Epilogue) -> Iterator[Step]:
-    """The steps whose arrays are written."""
-    return (step for step in as_epilogue(epilogue).steps if step.kind in ("aux", "row_amax", "row_sum"))
 
 
 def array_dtype(array: Any) -> DType:

@@ -28,7 +28,8 @@ from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
 from tilewright.packing import packed_form
-from tilewright.plan import ConfigChanges, Plan, checked_changes, checked_flag, host_backend, plan_problem
+from tilewright.plan import Plan, host_backend
+from tilewright.planning import ConfigChanges, checked_changes, checked_flag, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 

@@ -16,7 +16,8 @@ from tilewright.emulated_time import LIMIT_S
 from tilewright.epilogue_steps import Epilogue, Step
 from tilewright.errors import UnsupportedError
 from tilewright.order import Reduction
-from tilewright.plan import ConfigChanges, Plan
+from tilewright.plan import Plan
+from tilewright.planning import ConfigChanges
 from tilewright.problem import Problem
 
 if TYPE_CHECKING:

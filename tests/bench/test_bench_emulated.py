@@ -10,7 +10,8 @@ from tilewright.backends.emulated import emulated
 from tilewright.bench import emulated as bench
 from tilewright.calls import Ledger
 from tilewright.config import Config
-from tilewright.plan import Plan, plan_problem
+from tilewright.plan import Plan
+from tilewright.planning import plan_problem
 from tilewright.problem import packed
 
 

@@ -29,7 +29,8 @@ from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import render
 from tilewright.occupancy import occupancy
-from tilewright.plan import Plan, plan_problem
+from tilewright.plan import Plan
+from tilewright.planning import plan_problem
 from tilewright.problem import Problem, packed
 
 Row = dict[str, Any]

@@ -41,8 +41,8 @@ from tilewright.epilogue import (
     Step,
 )
 from tilewright.jit.source import Source
-from tilewright.packing import packed_form
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 LAYER_SETS = 3  # of operands of a layer, each more than the L2
 Arrays = Mapping[str, Any]  # tensors, or names of element types for a plan without any

@@ -10,7 +10,7 @@ import pytest
 from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import DTypeError, LayoutError, ShapeError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 
 @pytest.fixture

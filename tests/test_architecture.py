@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1] / "src" / PACKAGE
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("settings", "dtypes", "device", "disassemble"),
-    ("epilogue_form",),
+    ("epilogue_form", "tma", "integers"),
     ("problem", "tensor", "batching", "jit", "emulator", "epilogue_steps"),
     ("epilogue", "packing", "fusing", "tiling"),
     ("check",),

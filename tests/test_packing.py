@@ -8,8 +8,24 @@ import numpy as np
 import pytest
 
 from tilewright.epilogue_steps import Add, Beta, Bias, Gated
-from tilewright.errors import DTypeError
-from tilewright.packing import packed_form
+from tilewright.errors import DTypeError, LayoutError
+from tilewright.packing import packed, packed_form
+
+
+def test_what_a_batch_shares_is_a_or_b() -> None:
+    with pytest.raises(LayoutError, match="shared = 'out'"):
+        packed(8, 8, 8, batch=(2,), shared="out")
+
+
+def test_packed_pitches_are_the_smallest_that_tma_reads() -> None:
+    problem = packed(3, 5, 9, b_major="n")
+    assert (problem.a_pitch, problem.b_pitch, problem.out_pitch) == (16, 8, 5)
+
+
+def test_contiguous_matrices_have_no_padding_when_none_is_asked_for() -> None:
+    problem = packed(3, 5, 9, b_major="n", batch=(2,), padded=False)
+    assert (problem.a_pitch, problem.b_pitch, problem.a_batch, problem.b_batch) == (9, 5, (27,), (45,))
+    assert problem.unreadable == ("a", "b")
 
 
 def test_the_form_of_names_is_that_of_packed_arrays() -> None:

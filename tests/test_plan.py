@@ -15,8 +15,9 @@ from tilewright import device
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import ConfigError, DTypeError, LayoutError, UnsupportedError
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import MAX_EXTENT, packed
+from tilewright.tma import MAX_EXTENT
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import ConfigError, LayoutError, UnsupportedError
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 
 @pytest.fixture

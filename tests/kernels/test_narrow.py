@@ -9,8 +9,8 @@ import pytest
 from tilewright import device
 from tilewright.epilogue import Gated
 from tilewright.kernels.narrow import narrow_space
-from tilewright.packing import packed_form
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 

@@ -24,7 +24,8 @@ from tilewright.jit import nvrtc
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 DEVICE = device.preset("h200")
 WRONG_NUMBERS = "wrong numbers"

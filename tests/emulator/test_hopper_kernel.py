@@ -16,7 +16,8 @@ from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.narrow import narrow_space
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 SMALL = Config(tile_m=128, tile_n=128)
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]

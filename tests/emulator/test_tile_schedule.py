@@ -24,7 +24,8 @@ from tilewright.jit import nvrtc
 from tilewright.jit.source import Source
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import device_code
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 ROOM = 64  # tiles that one CTA of the probe may list, each kind
 WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide")

@@ -20,7 +20,8 @@ from tilewright.kernels.family import group_rows
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.legality import CLUSTERS
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 ONE_CTA = Launch(grid=1, block=384, cluster=1, smem_bytes=0)

@@ -14,7 +14,7 @@ import pytest
 from fakes import T4, FakeCompiler, GpuArray, HostBackend, gpu, product
 from tilewright.dispatch import Dispatcher, plan
 from tilewright.errors import LayoutError, TilewrightError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 EXTENTS = (1, 1, 2, 5, 8, 16, 20, 24, 30)
 MAX_REFUSALS = 6  # of one call: strides and address of a and of b, and an overlap with each

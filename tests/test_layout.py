@@ -7,7 +7,7 @@ import pytest
 from tilewright import dtypes
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.layout import alignment_of, check_addresses, copied, problem_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.tensor import Location, View
 
 GPU = Location("cuda", 0)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tilewright import device
 from tilewright.config import Config
-from tilewright.epilogue import Gated, packed_form
+from tilewright.epilogue import Gated
 from tilewright.errors import ConfigError
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 PROBLEM = packed(4096, 4096, 4096)

@@ -13,8 +13,9 @@ from typing import Any, cast
 from tilewright.device import Device
 from tilewright.epilogue_form import WRITTEN, Access, Form
 from tilewright.errors import ConfigError
-from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
 from tilewright.tiling import MAX_TILES, SCHEDULES, SWIZZLE_BYTES, WGMMA_M, Tiling
+from tilewright.tma import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES
 
 WGMMA_MAX_N = 256  # columns of one wgmma, PTX ISA
 MAX_STAGES = 32  # of the smallest slots, 9 KB of a 64x8 tile, 25 fit

@@ -11,7 +11,7 @@ import pytest
 from tilewright import work
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 ROOT = Path(__file__).parents[2]
 

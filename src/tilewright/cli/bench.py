@@ -138,7 +138,7 @@ def _check_gpu() -> None:
     from tilewright.backends.cuda import backend  # the driver bindings
     from tilewright.bench.verify import has_torch
     from tilewright.errors import UnsupportedError
-    from tilewright.plan import check_supported
+    from tilewright.kernels.catalog import check_supported
 
     check_supported(backend().device(0))
     if not has_torch():

@@ -48,7 +48,7 @@ def why_no_gpu() -> str:
     """The reason why Hopper's kernels cannot run on a GPU here; empty when they can."""
     from tilewright.backends.cuda import backend  # the driver bindings
     from tilewright.errors import DriverError, UnsupportedError
-    from tilewright.plan import check_supported
+    from tilewright.kernels.catalog import check_supported
 
     try:
         check_supported(backend().device(0), sms=((9, 0),))

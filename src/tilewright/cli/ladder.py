@@ -89,7 +89,7 @@ def ladder(
 
 def _problem(size: str) -> Problem:
     """Raises: typer.BadParameter: no size. ShapeError: none that can be computed."""
-    from tilewright.problem import packed  # see ladder()
+    from tilewright.packing import packed  # see ladder()
 
     return packed(*terminal.extents_of(size))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.epilogue import Activation, Split
+from tilewright.epilogue_steps import Activation, Split
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import eager, gradients, ops, products
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tilewright import dispatch
 from tilewright.dtypes import by_name
-from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, Relu, Silu, Step, as_epilogue
+from tilewright.epilogue_steps import Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -11,7 +11,8 @@ import pytest
 from tilewright import device
 from tilewright.ampere_config import AmpereConfig
 from tilewright.config import Config
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 MAX_STEPS = 3  # of advice, one after another
 EXTENTS = (32, 64, 128, 192, 256)

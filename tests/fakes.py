@@ -219,8 +219,6 @@ class FakeCompiler:
     built: list[Source] = field(default_factory=list)
 
     def __call__(self, source: Source, *, refuse: bool = False) -> Binary:
-        has_epilogue = "IS_PLAIN = false" in dict(source.headers).get("fused.cuh", "")
-        assert refuse or has_epilogue, "production kernels refuse spills"
         self.built.append(source)
         return Binary(
             digest=source.name,

@@ -545,9 +545,9 @@ def test_eight_threads_with_four_equal_and_four_other_layouts_compile_each_once_
     together = threading.Barrier(5, timeout=20)  # passed only when five compiles are under way at once
 
     class SlowCompiler(FakeCompiler):
-        def __call__(self, source, *, refuse=False):
+        def __call__(self, source):
             together.wait()
-            return super().__call__(source, refuse=refuse)
+            return super().__call__(source)
 
     monkeypatch.setattr(sys.modules["tilewright.plan"], "build", compiler := SlowCompiler())
     backend = HostBackend()
@@ -573,7 +573,7 @@ def test_a_failed_first_call_does_not_spoil_the_next(dispatcher: Dispatcher, mon
     plan_module = sys.modules["tilewright.plan"]
     good = plan_module.build
 
-    def broken(source, *, refuse):
+    def broken(source):
         raise errors.CompileError(source.name, "no", "log", "nvrtc")
 
     monkeypatch.setattr(plan_module, "build", broken)

@@ -25,7 +25,7 @@ from tilewright.epilogue_form import REDUCED
 from tilewright.errors import UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
 from tilewright.fusing import Fusing, folded_shape, rows_of
-from tilewright.jit.build import build
+from tilewright.jit.build import build, warn_of_flaws
 from tilewright.jit.source import Binary, Source
 from tilewright.kernel_problem import ZEROS, has_no_sums, kernel_problem
 from tilewright.kernels import catalog, product, repack, sums
@@ -53,6 +53,13 @@ def host_backend() -> HostBackend:
         stacklevel=2,
     )
     return backend
+
+
+def _served(source: Source) -> Binary:
+    """The compiled unit, with a warning of its flaws: no product fails for eight bytes of spills."""
+    binary = build(source)
+    warn_of_flaws(binary)
+    return binary
 
 
 class Plan(Runner):
@@ -112,12 +119,12 @@ class Plan(Runner):
     def binary(self) -> Binary:
         """The compiled kernel. Cost: the first use compiles it or reads the cache; no driver is needed.
 
-        Raises: CompileError: a kernel that spills or whose wgmma ptxas serialised is refused as well. Not one with an
-        epilogue: compositions are without number, and one that spills after all is slower and not wrong.
+        Raises: CompileError: it does not compile. Of one that spills, or whose wgmma ptxas serialised, a
+        FlawedKernelWarning says so: another release of the compiler may do that to any kernel, and it is slower and not
+        wrong.
         """
         if self._binary is None:
-            refuse = self._kernel_problem.epilogue is None
-            self._binary = build(render(self.family, self._kernel_problem, self.config, self.device), refuse=refuse)
+            self._binary = _served(render(self.family, self._kernel_problem, self.config, self.device))
         return self._binary
 
     @property
@@ -130,15 +137,14 @@ class Plan(Runner):
     def repack_binary(self) -> Binary:
         """The compiled copy of operands, where there is one. Cost and what it raises: as `binary`."""
         if self._repack_binary is None:
-            self._repack_binary = build(repack.source(self.problem, self.device), refuse=True)
+            self._repack_binary = _served(repack.source(self.problem, self.device))
         return self._repack_binary
 
     @property
     def sums_binary(self) -> Binary:
         """The compiled sum of slices, where there are such. Cost and what it raises: as `binary`."""
         if self._sums_binary is None:
-            refuse = self._kernel_problem.epilogue is None  # as of the product's kernel
-            self._sums_binary = build(sums.source(self._kernel_problem, self.device), refuse=refuse)
+            self._sums_binary = _served(sums.source(self._kernel_problem, self.device))
         return self._sums_binary
 
     @property

@@ -208,17 +208,17 @@ class Tiling:
     def registers(self, problem: Problem) -> tuple[int, int]:
         """Registers that a producer thread keeps and that a consumer thread has, in multiples of 8 (setmaxnreg).
 
-        A producer of single matrices keeps the least that there is, 24 (PTX ISA: 24 .. 256). Multicast, batches, and
-        panels of both operands need more state: with 24 they spilled 4 to 64 bytes, and multicast of a batch of several
-        dimensions with 40 another 20 to 36; multicast of both operands 8 with 40, and of such a batch 8 with 56 (NVRTC
-        13.5, 2026-11-30).
+        A producer of single matrices that both lie along k keeps the least that there is, 24 (PTX ISA: 24 .. 256).
+        Panels, multicast and batches need more state: with 24 they spilled 4 to 64 bytes (panels of one operand 8, by
+        NVRTC 13.0.88 alone), and multicast of a batch of several dimensions with 40 another 20 to 36; multicast of both
+        operands 8 with 40, and of such a batch 8 with 56 (NVRTC 13.5, 2026-11-30).
         Consumers have those at entry and what the producer gave up. Worked example: 2 consumers, 384 threads, 168 at
         entry: (384 x 168 - 128 x 24) / 256 = 240. One consumer has enough at entry, and nothing moves.
         """
         if not self.moves_registers:
             return self.entry_registers, self.entry_registers
         problem = self.computed(problem)
-        is_simple = self.cluster == 1 and not problem.batch and (problem.a_major, problem.b_major) != ("m", "n")
+        is_simple = self.cluster == 1 and not problem.batch and (problem.a_major, problem.b_major) == ("k", "k")
         producer = 24 if is_simple else 40
         if self.cluster > 1 and len(problem.batch) > 1:
             producer += 16

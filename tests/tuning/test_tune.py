@@ -197,7 +197,7 @@ def test_a_kernel_that_does_not_compile_costs_itself_alone(
     def build(source: Any, *, refuse: bool) -> Any:
         if name_of_kernel(source.name) == NAMES[0]:
             raise CompileError(source.name, "registers spill", "log", "command")
-        return compiler(source, refuse=refuse)
+        return compiler(source)
 
     monkeypatch.setattr(proposing, "build", build)
     tuned = run()

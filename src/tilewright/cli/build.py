@@ -102,10 +102,10 @@ def sizes_of(words: list[str]) -> list[Sizes]:
 
 
 def compile_into(sources: list[Source], into: Path, threads: int | None) -> list[Binary]:
-    """The kernels, written to the folder, with a progress bar on standard error."""
+    """The kernels, written to the folder, with a progress bar on standard error and a warning of each flawed one."""
     from rich import progress  # see terminal.console()
 
-    from tilewright.jit.build import build_into
+    from tilewright.jit.build import build_into, warn_of_flaws
 
     columns = (
         progress.TextColumn("{task.description}", markup=False),
@@ -119,4 +119,7 @@ def compile_into(sources: list[Source], into: Path, threads: int | None) -> list
         def advance(done: int, total: int, binary: Binary) -> None:
             bar.update(task, completed=done, description=binary.name)
 
-        return build_into(sources, into, threads, advance, refuse=True)
+        binaries = build_into(sources, into, threads, advance)
+    for binary in binaries:
+        warn_of_flaws(binary)
+    return binaries

@@ -1,7 +1,7 @@
 """Source -> Binary by the shortest way: memory, the user's cache, prebuilt folders, the compiler.
 
-Knows the order of the ways, who compiles when several threads want the same unit, and which binaries a production
-kernel may not be. Knows nothing of files or compiler options.
+Knows the order of the ways, who compiles when several threads want the same unit, and which binaries are flawed.
+Knows nothing of files or compiler options.
 
 Two names of a unit. Its *digest* covers the Source, the options of every unit and the compiler's exact version: the
 user's cache goes by it, so an upgrade of NVRTC compiles anew. Its *source digest* leaves the compiler out: a prebuilt
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
@@ -28,6 +29,10 @@ from tilewright.jit.source import Binary, Source
 MEMORY_BYTES = 256 << 20  # of cubins, PTX and logs; a sweep's thousand candidates must not stay in memory for ever
 
 Progress = Callable[[int, int, Binary], None]  # (units done, units in all, the one just done)
+
+
+class FlawedKernelWarning(UserWarning):
+    """A kernel that this compiler made slower than need be. Nothing fails by it: it computes what it should."""
 
 
 class _Memory:
@@ -74,7 +79,7 @@ def digest_of(source: Source) -> str:
 def build(source: Source, *, refuse: bool = False) -> Binary:
     """The compiled unit. Threads that ask for one unit at the same time wait for one compile; others do not wait.
 
-    `refuse` fails where `flaws` finds something, be the binary new or from a cache; production families set it.
+    `refuse` fails where `flaws` finds something, be the binary new or from a cache: for what is measured or tested.
     Raises: UnsupportedError: it must be compiled and NVRTC is missing, too old, or does not know the target.
             CompileError: it does not compile, or `refuse` and a flaw.
     Cost: about 0.1 ms from memory, 0.5 ms from disk, 0.1 .. 4 s from the compiler.
@@ -83,6 +88,17 @@ def build(source: Source, *, refuse: bool = False) -> Binary:
     if refuse and (found := flaws(binary)):
         raise CompileError(source.name, "; ".join(found), binary.log, nvrtc.command_line(source))
     return binary
+
+
+def warn_of_flaws(binary: Binary) -> None:
+    """A FlawedKernelWarning of what `flaws` finds: other releases of NVRTC place registers in other ways."""
+    if found := flaws(binary):
+        warnings.warn(
+            f"{binary.name}, compiled by {binary.compiler}: {'; '.join(found)}. It computes what it should, slower; "
+            "another release of nvidia-cuda-nvrtc may do better",
+            FlawedKernelWarning,
+            stacklevel=3,
+        )
 
 
 def build_many(
@@ -139,7 +155,7 @@ def build_into(
 
 
 def flaws(binary: Binary) -> tuple[str, ...]:
-    """Why a production kernel may not be this binary: spills, a stack frame, ptxas's C75xx lines. Empty: it may."""
+    """What makes this binary slower than its source is meant to be: spills, a stack frame, ptxas's C75xx lines."""
     resources = binary.resources
     found = []
     if resources.spill_store_bytes or resources.spill_load_bytes:

@@ -56,7 +56,7 @@ def test_every_one_is_legal_new_and_not_for_the_untuned_choice(problem: Problem)
     assert len(found) == len(set(found)) <= 24
     assert all(config.violations(problem, H200) == () for config in found)
     assert not set(found) & space
-    assert not any(config.sharing > 2 or (config.cluster_m == 2 and config.tile_n % 16) for config in space)
+    assert not any(config.shares_both or (config.cluster_m == 2 and config.tile_n % 16) for config in space)
     assert model.best(problem, H200).config in space
 
 

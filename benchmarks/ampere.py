@@ -29,7 +29,8 @@ from tilewright.bench.counters import METRICS
 from tilewright.bench.script import main_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.timing import Mode
 
 SQUARE, LARGE, ODD = packed(4096, 4096, 4096), packed(8192, 8192, 8192), packed(4095, 4095, 4095, padded=False)

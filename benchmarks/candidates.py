@@ -30,7 +30,8 @@ from tilewright.kernels.family import group_rows
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.narrow import deep
 from tilewright.kernels.product import sources as sources_of
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 # A child starts in about 6 s; a shape is about 13 columns x 10 samples x 8 ms = 1 s, and as much before, by estimate.
 START_LIMIT_S, SHAPE_LIMIT_S, CHECK_LIMIT_S = 30.0, 10.0, 60.0

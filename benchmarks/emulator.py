@@ -31,8 +31,8 @@ from tilewright.config import Config
 from tilewright.emulator.translate import kernel_of
 from tilewright.errors import TilewrightError
 from tilewright.host_operands import HostOperand, host_operands
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import packed
 
 REPEATS = 5
 MODES: dict[str, dict[str, Any]] = {"plain": {}, "checked": {"checks": True}}

@@ -39,10 +39,10 @@ from tilewright.epilogue import (
     Scale,
     Silu,
     Step,
-    packed_form,
 )
 from tilewright.jit.source import Source
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 LAYER_SETS = 3  # of operands of a layer, each more than the L2
 Arrays = Mapping[str, Any]  # tensors, or names of element types for a plan without any

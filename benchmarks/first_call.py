@@ -22,7 +22,7 @@ CHILD = """
 import time
 moments = [time.perf_counter()]
 from tilewright.dispatch import plan
-from tilewright.problem import packed
+from tilewright.packing import packed
 moments.append(time.perf_counter())
 made = plan(packed(4096, 4096, 4096), device="h200")
 moments.append(time.perf_counter())

@@ -33,7 +33,8 @@ from tilewright.bench.ladder import RungPlan, rungs_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError, RefusalError, TilewrightError
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 

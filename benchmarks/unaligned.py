@@ -29,7 +29,8 @@ from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.kernels import repack
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 TARGETS: tuple[Shape, ...] = (
     (4095, 4095, 4095),

@@ -14,7 +14,7 @@ import pytest
 from fakes import T4, FakeCompiler, GpuArray, HostBackend, gpu, product
 from tilewright.dispatch import Dispatcher, plan
 from tilewright.errors import LayoutError, TilewrightError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 EXTENTS = (1, 1, 2, 5, 8, 16, 20, 24, 30)
 MAX_REFUSALS = 6  # of one call: strides and address of a and of b, and an overlap with each
@@ -121,7 +121,8 @@ REFUSED: dict[str, tuple[Callable[[], tuple[Any, ...]], dict[str, Any], tuple[st
     ),
     "two types": (lambda: (gpu((8, 64)), gpu((64, 16), "fp16"), gpu((8, 16))), {}, ("a of bf16", "b of fp16", "cast")),
     "a type of out": (
-        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16), "fp16")), {}, ("bf16 inputs", "out in fp16", "bf16 or fp32"),
+        lambda: (gpu((8, 64)), gpu((64, 16)), gpu((8, 16), "int8")), {},
+        ("bf16 inputs", "out in int8", "bf16, fp32 or fp16"),
     ),
     "strides": (
         lambda: (GpuArray(gpu((8, 64)).host[:, ::2]), gpu((32, 16)), gpu((8, 16))), {},

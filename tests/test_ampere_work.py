@@ -7,7 +7,7 @@ import pytest
 from tilewright import device
 from tilewright.ampere_config import AmpereConfig
 from tilewright.ampere_work import loop_cycles, smem_cycles
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 A100, H200 = device.preset("a100"), device.preset("h200")
 PROBLEM = packed(4096, 4096, 4096)

@@ -24,7 +24,7 @@ from tilewright.bench.operands import TYPES  # noqa: E402
 from tilewright.check import sampled_rows  # noqa: E402
 from tilewright.config import Config  # noqa: E402
 from tilewright.kernels.hopper import HOPPER  # noqa: E402
-from tilewright.problem import packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

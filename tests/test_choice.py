@@ -17,7 +17,7 @@ from tilewright import Emulator, choice, device, model, records
 from tilewright.choice import NEIGHBOUR_SLACK, NEIGHBOUR_TOLERANCE, choose
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.records import Record
 
 H200 = device.preset("h200")

@@ -11,7 +11,7 @@ import pytest
 from tilewright import device
 from tilewright.config import Config
 from tilewright.errors import ConfigError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 PROBLEM = packed(4096, 4096, 4096)

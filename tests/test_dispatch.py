@@ -18,7 +18,7 @@ from tilewright import calls, device, errors
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import ConfigError, DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from tilewright.emulated_time import affordable, duration_text, emulated_s, too_
 from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 CONFIG = Config(tile_m=128, tile_n=128, stages=4)

@@ -18,7 +18,7 @@ from tilewright.backends.base import HostBackend as Protocol
 from tilewright.backends.emulated import emulated
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import EmulationError, ShapeError, UnsupportedError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 BF16 = ml_dtypes.bfloat16
 

@@ -15,9 +15,10 @@ from tilewright.arrays import registry
 from tilewright.backends.base import IntArgument, Launch, NumberArgument, PointerArgument, StructArgument
 from tilewright.backends.parameters import Packer
 from tilewright.dispatch import Dispatcher
-from tilewright.epilogue import Add, Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, RowAmax, RowSum, fp32_bits
+from tilewright.epilogue import Add, Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, RowAmax, RowSum
+from tilewright.epilogue_steps import fp32_bits
 from tilewright.errors import DTypeError, LayoutError, UnsupportedError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 LAUNCH = Launch(grid=1, block=128, cluster=1, smem_bytes=0)
 

@@ -7,7 +7,7 @@ import pytest
 from tilewright import dtypes
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.layout import alignment_of, check_addresses, copied, problem_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.tensor import Location, View
 
 GPU = Location("cuda", 0)
@@ -85,7 +85,7 @@ def test_out_may_have_any_pitch_and_any_element_address():
         (UnsupportedError, "the CPU", (A, B, view((64, 32), (32, 1), location=Location("host", 0)))),
         (DTypeError, "a of bf16 and b of fp16", (A, view((128, 32), (1, 128), dtype=dtypes.FP16))),
         (DTypeError, "fp32", (A_FP32, B_FP32)),
-        (DTypeError, "bf16 inputs with out in fp16", (A, B, view((64, 32), (32, 1), dtype=dtypes.FP16))),
+        (DTypeError, "bf16 inputs with out in int8", (A, B, view((64, 32), (32, 1), dtype=dtypes.INT8))),
         (LayoutError, "k or m is contiguous", (view((64, 128), (256, 2)), B)),
         (LayoutError, "k or n is contiguous", (A, view((128, 32), (64, 2)))),
         (LayoutError, "flip", (view((64, 128), (-128, 1)), B)),

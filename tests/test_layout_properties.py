@@ -22,7 +22,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.errors import LayoutError, ShapeError
 from tilewright.kernels.hopper import HOPPER
 from tilewright.layout import operands, out_shape, problem_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.tensor import Location, View
 
 PATTERN = 77.0

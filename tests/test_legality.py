@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tilewright import device
 from tilewright.config import Config
-from tilewright.epilogue import Gated, packed_form
+from tilewright.epilogue import Gated
 from tilewright.errors import ConfigError
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 PROBLEM = packed(4096, 4096, 4096)
@@ -33,7 +34,7 @@ def test_a_split_has_a_k_tile_for_each_cta() -> None:
     config = Config(tile_m=64, tile_n=64, consumers=1, split_k=8)
     assert config.violations(packed(64, 64, 7 * 64 + 1), H200) == ()
     (reason,) = config.violations(packed(64, 64, 7 * 64), H200)
-    assert reason == "split_k = 8 needs a k tile for each CTA; k = 448 has only 7"
+    assert reason == "split_k = 8 needs a k tile for each CTA; k = 448 has only 7; use split_k = 4"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from tilewright import device, model
 from tilewright.config import Config
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import MAX_EXTENT, packed
+from tilewright.packing import packed
+from tilewright.tma import MAX_EXTENT
 
 H200 = device.preset("h200")
 

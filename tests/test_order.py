@@ -18,7 +18,7 @@ from tilewright.dispatch import Dispatcher
 from tilewright.emulation import Emulator
 from tilewright.errors import ConfigError, UnsupportedError
 from tilewright.order import INDIFFERENT, INVARIANT, checked_reduction, order_for, order_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 FIELDS = {field.name for field in dataclasses.fields(Config)}

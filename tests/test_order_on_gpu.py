@@ -20,7 +20,8 @@ from tilewright.bench.verify import POISON_WORD, launched
 from tilewright.errors import TilewrightError
 from tilewright.host_operands import host_operand
 from tilewright.order import INVARIANT
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 pytestmark = pytest.mark.gpu
 

@@ -7,19 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tilewright.epilogue import Relu, packed_form
+from tilewright.epilogue import Relu
 from tilewright.errors import DTypeError, LayoutError, ShapeError
-from tilewright.problem import MAX_EXTENT, Problem, checked, packed
-
-
-def test_what_a_batch_shares_is_a_or_b() -> None:
-    with pytest.raises(LayoutError, match="shared = 'out'"):
-        packed(8, 8, 8, batch=(2,), shared="out")
-
-
-def test_packed_pitches_are_the_smallest_that_tma_reads() -> None:
-    problem = packed(3, 5, 9, b_major="n")
-    assert (problem.a_pitch, problem.b_pitch, problem.out_pitch) == (16, 8, 5)
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem, checked
+from tilewright.tma import MAX_EXTENT
 
 
 @pytest.mark.parametrize("extents", [(-1, 8, 8), (8, -1, 8), (8, 8, -8), (MAX_EXTENT + 1, 8, 8), (8, 8, 2**40)])
@@ -96,12 +88,6 @@ def test_matrices_that_are_no_multiple_of_16_bytes_apart_are_marked_for_a_copy(n
 def test_strides_that_run_backwards_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(LayoutError, match="flip"):
         checked(dataclasses.replace(packed(64, 64, 64, batch=(3,)), **changes))  # type: ignore[arg-type]
-
-
-def test_contiguous_matrices_have_no_padding_when_none_is_asked_for() -> None:
-    problem = packed(3, 5, 9, b_major="n", batch=(2,), padded=False)
-    assert (problem.a_pitch, problem.b_pitch, problem.a_batch, problem.b_batch) == (9, 5, (27,), (45,))
-    assert problem.unreadable == ("a", "b")
 
 
 def test_rows_that_are_all_the_same_occupy_the_memory_of_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.device import preset
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.rates import energy_share, mma_flops_per_cycle, tensor_flops_per_cycle
 
 

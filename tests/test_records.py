@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from tilewright import choice, device, records
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.records import Record, RecordsWarning, Store
 
 H200 = device.preset("h200")

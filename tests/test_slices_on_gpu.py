@@ -16,7 +16,7 @@ import tilewright  # noqa: E402  torch first: without it this file is skipped
 from tilewright.backends.cuda import backend  # noqa: E402
 from tilewright.config import Config  # noqa: E402
 from tilewright.kernels.sliced import sliced_space  # noqa: E402
-from tilewright.problem import packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -10,7 +10,8 @@ import pytest
 from tilewright import device
 from tilewright.config import Config
 from tilewright.legality import SPLITS
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.tiling import Tiling, busiest_rows, store_columns
 
 H200 = device.preset("h200")

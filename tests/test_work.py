@@ -7,7 +7,8 @@ import pytest
 from tilewright import device
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.work import Work, clock_ghz_of, work_of
 
 H200 = device.preset("h200")

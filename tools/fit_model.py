@@ -30,7 +30,8 @@ from tilewright.config import Config, changes_from
 from tilewright.device import preset
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.repack import repacked
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 DEVICE = preset("h200")

@@ -25,7 +25,7 @@ from tilewright.bench.report import read_rows
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import device_code
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "ladder"

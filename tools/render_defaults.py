@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 FOLDER = Path(__file__).parent.parent / "src" / "tilewright" / "kernels" / "cuda"
 

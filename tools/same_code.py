@@ -25,7 +25,7 @@ from tilewright.choice import kernel_digest
 from tilewright.jit.build import build
 from tilewright.kernels import catalog
 from tilewright.kernels.render import render
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.records import Record
 
 ROOT = Path(__file__).parent.parent

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from tilewright.dispatch import clear, matmul, plan
     from tilewright.emulation import Emulator
     from tilewright.frontends import torch as torch
+    from tilewright.packing import packed
     from tilewright.plan import Plan
-    from tilewright.problem import Problem, packed
+    from tilewright.problem import Problem
     from tilewright.tuning.tune import tune
 
 __version__ = "0.1.0"
@@ -54,7 +55,7 @@ _HOMES: dict[str, str] = {
     "Problem": "tilewright.problem",
     "clear": "tilewright.dispatch",
     "matmul": "tilewright.dispatch",
-    "packed": "tilewright.problem",
+    "packed": "tilewright.packing",
     "plan": "tilewright.dispatch",
     "preset": "tilewright.device",
     "tune": "tilewright.tuning.tune",

@@ -6,6 +6,7 @@ config. Knows nothing of how one is chosen.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -198,6 +199,8 @@ class AmpereConfig(Config):
             )
         if not found:  # the numbers below mean something only for a config that is sound in itself
             problem = self.computed(problem)
+            found = self._step_violations(problem)  # of a k tile that is none the others would say nothing true
+        if not found:
             found = [*self._problem_violations(problem), *self._budget_violations(problem, device)]
         return tuple(found)
 
@@ -252,7 +255,7 @@ class AmpereConfig(Config):
         return []
 
     def _problem_violations(self, problem: Problem) -> list[str]:
-        found = self._step_violations(problem)
+        found = []
         if problem.gates and problem.out_dtype.size == FP32.size and problem.out_major == "n" and self.warp_n % 64:
             found.append(
                 f"warp_n = {self.warp_n} of a gated epilogue with an fp32 out is not a multiple of 64: fp32 leaves in "
@@ -285,28 +288,46 @@ class AmpereConfig(Config):
             )
         smem = self.smem_bytes(problem)
         if smem > device.smem_per_cta_bytes:
-            stores = self.warps * self.store_warp_bytes(problem)
-            fewer = (device.smem_per_cta_bytes - stores) // self.stage_bytes(problem)
-            works = f"use {fewer} stages" if fewer >= 3 else "use a smaller tile"
+            stage_bytes, stores = self.stage_bytes(problem), self.warps * self.store_warp_bytes(problem)
+            fewer = self._stages_in(problem, device.smem_per_cta_bytes)
+            works = f"use {fewer} stages" if fewer else "use a smaller tile" + self._or_half_rows(problem, device)
             found.append(
-                f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {stores} to store through are {smem} "
+                f"{self.stages} stages of {stage_bytes} bytes and {stores} to store through are {smem} "
                 f"bytes of shared memory; {device.name} gives a CTA {device.smem_per_cta_bytes}; {works}"
             )
         elif (fit := self.ctas_per_sm(problem, device)) < self.ctas:
+            fewer = self._stages_in(problem, device.smem_per_sm_bytes // self.ctas - RESERVED_BYTES)
             found.append(
                 f"ctas = {self.ctas} of {smem} + {RESERVED_BYTES} bytes of shared memory and {self.warps} warps "
                 f"do not fit an SM of {device.name}, which has {device.smem_per_sm_bytes} bytes and takes {fit}; use "
-                "fewer stages or fewer ctas"
+                f"ctas = {fit}" + (f", or {fewer} stages" if fewer else "")
             )
         registers, state = self.registers_at_most(device), self._registers_of_state(problem)
         sums = self.sum_registers(problem)
         if (needed := sums + self.fragment_registers + state) > registers:
+            fits = (
+                ctas for ctas in range(self.ctas - 1, 0, -1) if register_budget(device, self.threads, ctas) >= needed
+            )
+            fewer = next(fits, 0)
             found.append(
                 f"{sums} accumulators a thread, {self.fragment_registers} registers of fragments and "
                 f"{state} of state are {needed}; {self.ctas} x {self.threads} threads on an SM have "
-                f"{registers} each; use a smaller tile, more warps or fewer ctas"
+                f"{registers} each; use "
+                + (f"ctas = {fewer}, a smaller tile or more warps" if fewer else "a smaller tile or more warps")
             )
         return found
+
+    def _or_half_rows(self, problem: Problem, device: Device) -> str:
+        """That tile_k may be half as long, where with as many stages it then fits."""
+        half = dataclasses.replace(self, tile_k=self.tile_k // 2)
+        fits = not half._step_violations(problem) and half.smem_bytes(problem) <= device.smem_per_cta_bytes
+        return f" or tile_k = {half.tile_k}" if fits else ""
+
+    def _stages_in(self, problem: Problem, room_bytes: int) -> int:
+        """Stages, fewer than these, with which a CTA asks for no more shared memory; 0: not even with the fewest."""
+        stage_bytes = self.stage_bytes(problem)
+        fewer = (room_bytes - (self.smem_bytes(problem) - self.stages * stage_bytes)) // stage_bytes
+        return fewer if 3 <= fewer < self.stages else 0
 
     def _registers_of_state(self, problem: Problem) -> int:
         """Registers a thread beside accumulators and fragments."""

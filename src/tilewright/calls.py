@@ -19,8 +19,8 @@ from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
 from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
-from tilewright.epilogue import Epilogue, as_epilogue
 from tilewright.epilogue_form import WITHOUT_ARRAY, WRITTEN
+from tilewright.epilogue_steps import Epilogue, as_epilogue
 from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing
 from tilewright.layout import check_addresses, check_out_address, copied, operands, row_major_strides

@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.dtypes import FP16, FP32, INT32, TF32, DType
-from tilewright.epilogue import Epilogue, RowAmax, RowSum, Step, array_dtype, evaluate
+from tilewright.epilogue import evaluate
 from tilewright.epilogue_form import check_sums
+from tilewright.epilogue_steps import Epilogue, RowAmax, RowSum, Step, array_dtype
 
 BLOCK_ELEMENTS = 1 << 26  # elements of out checked at once: 512 MiB a float64 matrix of that size
 SAMPLED_ROWS = 192  # as in the field's own comparison; a tile is at least 64 rows high, so none is missed at M <= 12288

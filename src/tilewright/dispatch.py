@@ -22,12 +22,14 @@ from tilewright.calls import BoundPlan, Ledger, Runner, fusing_of, views_of
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType, DTypeLike
-from tilewright.epilogue import Epilogue, Step, as_epilogue, packed_form
+from tilewright.epilogue_steps import Epilogue, Step, as_epilogue
 from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing, folded_shape
 from tilewright.layout import out_shape, problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import ConfigChanges, Plan, checked_changes, checked_flag, host_backend, plan_problem
+from tilewright.packing import packed_form
+from tilewright.plan import Plan, host_backend
+from tilewright.planning import ConfigChanges, checked_changes, checked_flag, plan_problem
 from tilewright.problem import Problem
 from tilewright.tensor import View
 

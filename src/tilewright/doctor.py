@@ -159,7 +159,7 @@ def _gpus() -> tuple[list[Finding], bool]:
 
 
 def _gpu(backend: Backend, ordinal: int) -> Finding:
-    from tilewright.plan import check_supported  # see _gpus()
+    from tilewright.kernels.catalog import check_supported  # see _gpus()
 
     topic = f"GPU {ordinal}"
     try:

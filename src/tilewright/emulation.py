@@ -13,10 +13,11 @@ from tilewright.device import Device
 from tilewright.dispatch import FAST, Dispatcher
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.emulated_time import LIMIT_S
-from tilewright.epilogue import Epilogue, Step
+from tilewright.epilogue_steps import Epilogue, Step
 from tilewright.errors import UnsupportedError
 from tilewright.order import Reduction
-from tilewright.plan import ConfigChanges, Plan
+from tilewright.plan import Plan
+from tilewright.planning import ConfigChanges
 from tilewright.problem import Problem
 
 if TYPE_CHECKING:

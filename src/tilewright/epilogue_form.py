@@ -1,7 +1,7 @@
 """The form of an epilogue: which steps, and how a kernel reaches their arrays. What a Problem holds of one.
 
 Hashable and without addresses or numbers that a call gives: plans and kernels are chosen by it. The steps themselves,
-with their arrays and what they mean, are epilogue.py's.
+with their arrays, are epilogue_steps.py's.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from tilewright.batching import Matrices
 from tilewright.epilogue_form import REDUCED, WITHOUT_ARRAY, WRITTEN, ArrayForm, Form, StepForm, check_kinds
 from tilewright.errors import LayoutError, ShapeError, UnsupportedError
-from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
 from tilewright.tensor import Location, Rows, View, overlap
+from tilewright.tma import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,9 @@ from tilewright.batching import Matrices, broadcast, simplified
 from tilewright.dtypes import DType, DTypeLike
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.fusing import Fusing, check_fused, folded_shape, form_of, strides_of
-from tilewright.problem import (
-    TMA_ALIGNMENT_BYTES,
-    AMajor,
-    Major,
-    OutMajor,
-    Problem,
-    batch_refusal,
-    checked,
-    pitch_refusal,
-    stride_refusal,
-)
+from tilewright.problem import AMajor, Major, OutMajor, Problem, checked
 from tilewright.tensor import Rows, View, overlap
+from tilewright.tma import TMA_ALIGNMENT_BYTES, batch_refusal, pitch_refusal, stride_refusal
 
 
 def problem_of(

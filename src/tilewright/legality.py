@@ -13,8 +13,9 @@ from typing import Any, cast
 from tilewright.device import Device
 from tilewright.epilogue_form import WRITTEN, Access, Form
 from tilewright.errors import ConfigError
-from tilewright.problem import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
 from tilewright.tiling import MAX_TILES, SCHEDULES, SWIZZLE_BYTES, WGMMA_M, Tiling
+from tilewright.tma import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES
 
 WGMMA_MAX_N = 256  # columns of one wgmma, PTX ISA
 MAX_STAGES = 32  # of the smallest slots, 9 KB of a 64x8 tile, 25 fit
@@ -210,7 +211,11 @@ class Rules(Tiling):
             found.append(f"staggered = True needs two k tiles or more; k = {problem.k} is one")
         if self.split_k > 1 and self.tile_k > 0 and -(-problem.k // self.tile_k) < self.split_k:
             tiles = -(-problem.k // self.tile_k)
-            found.append(f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} has only {tiles}")
+            most = max((split for split in SPLITS if split <= tiles), default=1)  # of k = 0 there is no tile at all
+            found.append(
+                f"split_k = {self.split_k} needs a k tile for each CTA; k = {problem.k} has only {tiles}; use "
+                f"split_k = {most}"
+            )
         return found
 
     def _budget_violations(self, problem: Problem, device: Device) -> list[str]:
@@ -233,7 +238,7 @@ class Rules(Tiling):
             found.append(
                 f"{self.stages} stages of {self.stage_bytes(problem)} bytes and {self.store_bytes(problem)} bytes of "
                 f"store slots{partials} are {smem} bytes of shared memory; {device.name} gives a CTA "
-                f"{device.smem_per_cta_bytes}"
+                f"{device.smem_per_cta_bytes}; {self._works_in_smem(problem, smem - device.smem_per_cta_bytes)}"
             )
         state, (_, registers) = self._state_registers(problem), self.registers(problem)
         if self.split_k > 1 and problem.epilogue is not None:  # sums that are made while an epilogue waits for them
@@ -245,6 +250,13 @@ class Rules(Tiling):
                 + (" or 2 consumers" if self.consumers == 1 else " or no pingpong" if self.pingpong else "")
             )
         return found
+
+    def _works_in_smem(self, problem: Problem, excess_bytes: int) -> str:
+        """What a config of so many bytes too many of shared memory may change to fit."""
+        fewer = self.stages + -excess_bytes // (self.stage_bytes(problem) + self._slot_overhead_bytes(problem))
+        if fewer >= 2 and not self.tail_n:  # narrow tiles have as many slots as there is room for
+            return f"use {fewer} stages"
+        return "use a smaller tile" + (" or fewer stages" if fewer >= 2 else "")
 
     def _state_registers(self, problem: Problem) -> int:
         """Registers of a consumer beside its accumulators: addresses, descriptors, the tile, the way out.

@@ -1,47 +1,42 @@
-"""A Plan: all of one product that does not depend on addresses, and its choice, its steps and its reasons (explain.py).
+"""A Plan: all of one product that does not depend on addresses, its steps and its reasons (explain.py).
 
-Knows how a problem becomes a kernel: the choice (choice.py) or the caller's config, its legality, source and launch.
-Knows nothing of arrays beyond what Runner does; needs no GPU until run().
+Knows how a problem and a config become binaries, launches and arguments, in their order. How the config came to be
+chosen, planning.py knows. Knows nothing of arrays beyond what Runner does; needs no GPU until run().
 """
 
 from __future__ import annotations
 
 import dataclasses
-import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
 
 from tilewright import model
+from tilewright.agreement import check_agrees
 from tilewright.backends.base import Argument, Backend, HostBackend
 from tilewright.backends.steps import Scratch, Step, Work
 from tilewright.calls import BoundPlan, EmptyPlan, Ledger, Runner
 from tilewright.choice import choose
 from tilewright.config import Config
-from tilewright.device import PRESETS, Device, preset
+from tilewright.device import Device
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
 from tilewright.epilogue_form import REDUCED
-from tilewright.errors import ConfigError, DTypeError, LayoutError, ShapeError, UnsupportedError
+from tilewright.errors import UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
 from tilewright.fusing import Fusing, folded_shape, rows_of
 from tilewright.jit.build import build
 from tilewright.jit.source import Binary, Source
+from tilewright.kernel_problem import ZEROS, has_no_sums, kernel_problem
 from tilewright.kernels import catalog, product, repack, sums
-from tilewright.kernels.catalog import SUPPORTED_SMS
 from tilewright.kernels.family import Family, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.render import render
 from tilewright.layout import out_shape, problem_of
 from tilewright.model import Prediction
-from tilewright.order import Reduction, checked_reduction, order_for, order_of
-from tilewright.problem import Problem, checked
+from tilewright.order import Reduction
+from tilewright.problem import Problem
 from tilewright.records import Record
 from tilewright.tensor import Location, Rows, View
-
-ConfigChanges = Config | Mapping[str, Any]
-
-ZEROS = "scratch_zeros"  # what stands for a and b where there is nothing to add up
-ZEROS_K = 8  # elements: the shortest row that TMA reads, 16 bytes
 
 
 @cache
@@ -99,7 +94,7 @@ class Plan(Runner):
         self._ledger = ledger
         ledger.add_runner(self)
         self._copied = () if problem.is_empty else config.copied(problem)
-        self._kernel_problem = _kernel_problem(problem, self._copied)
+        self._kernel_problem = kernel_problem(problem, self._copied)
         config.check(self._kernel_problem, device)
         self.launch = family.launch(self._kernel_problem, config, device, num_sms)
         self.arguments = self._arguments(self._copied)
@@ -224,7 +219,7 @@ class Plan(Runner):
 
     def _arguments(self, copied: tuple[str, ...]) -> tuple[Argument, ...]:
         """The kernel's arguments, operands named as the caller does; those that are copied first, as their copies."""
-        problem = _kernel_problem(self.problem, copied)
+        problem = kernel_problem(self.problem, copied)
         arguments = self.family.arguments(problem, self.config, self.launch)
         if problem.out_major != self.problem.out_major:
             arguments = with_inputs_exchanged(arguments)
@@ -316,12 +311,12 @@ class Plan(Runner):
                 raise too_long(self.problem, seconds, limit_s, smaller)
             return
         device = self._backend().device(location.ordinal)
-        check_supported(device)
+        catalog.check_supported(device)
         self.config.check(self._kernel_problem, device)
 
     def emulated_s(self, problem: Problem, *, checks: bool = False) -> float:
         """Seconds that the emulator takes for another product, with the config that it would get."""
-        family, config, problem = self.family, self.config, _kernel_problem(problem, self.config.copied(problem))
+        family, config, problem = self.family, self.config, kernel_problem(problem, self.config.copied(problem))
         if family is catalog.offered(self.device, problem):
             use_records, reduction = self._use_records, self.reduction
             config = choose(problem, self.device, self.num_sms, use_records=use_records, reduction=reduction).config
@@ -334,7 +329,7 @@ class Plan(Runner):
         out_dtype = None if out is not None else planned.out_dtype
         is_of_type = a.dtype.numpy == planned.dtype.numpy  # arrays of others are refused as they are
         inputs, sums = (planned.dtype, planned.sums) if is_of_type else (None, None)
-        _check_agrees(planned, problem_of(a, b, out, out_dtype, inputs, sums, fusing))
+        check_agrees(planned, problem_of(a, b, out, out_dtype, inputs, sums, fusing))
         return self.bind(a.location, folded_shape(out_shape(a.shape, b.shape), fusing))
 
     def __copy__(self) -> Plan:
@@ -357,231 +352,3 @@ class Plan(Runner):
         return f"{self.problem} on {self.device.name}: {self.family.name} {self.config}"
 
     __repr__ = __str__
-
-
-def plan_problem(
-    problem: Problem,
-    device: Device,
-    *,
-    backend: Callable[[], Backend],
-    ledger: Ledger,
-    host: Callable[[], HostBackend] = host_backend,
-    config: ConfigChanges | None = None,
-    num_sms: int | None = None,
-    use_records: bool = True,
-    reduction: Reduction = "fast",
-) -> Plan:
-    """The plan of a problem on a device.
-
-    `config` is a Config, or changes by field name to the choice of record, where there is one, or else the model's.
-    `num_sms` leaves the other SMs free. `use_records` False: the model alone chooses. `reduction` "invariant": the bits
-    of a row depend on no other row, nor on how many there are.
-    Raises: UnsupportedError: a device without kernels, or no such reduction. ConfigError: every reason why the config
-    cannot run, or that it does not add in the invariant order.
-    """
-    checked(problem)
-    reduction = checked_reduction(reduction)
-    config = checked_changes(config)
-    num_sms = checked_num_sms(num_sms, device)
-    offered = offered_family(problem, device)
-    copied = () if problem.is_empty else (config if isinstance(config, Config) else offered.config).copied(problem)
-    solid = _kernel_problem(problem, copied)
-    if isinstance(config, Config):
-        family, chosen, why, record = catalog.family_of(config), config, "the caller's config", None
-    else:
-        choice = choose(solid, device, num_sms, use_records=use_records and not problem.is_empty, reduction=reduction)
-        family, chosen, why, record = choice.family, choice.config, choice.why, choice.record
-        if copied:
-            chosen = chosen.beside_copies()  # a caller's word comes after ours
-        if config:
-            chosen = chosen.replace(**{str(name): value for name, value in config.items()})
-            why, record = f"the caller's {', '.join(map(str, config))}; the rest: {why}", None
-    if problem.is_empty and not has_no_sums(
-        problem
-    ):  # no kernel runs, so no config is judged: 0 has no parts, nor two k tiles
-        choice = choose(solid, device, num_sms, use_records=False, reduction=reduction)
-        family, chosen = choice.family, choice.config
-    _check_order(chosen, reduction)
-    if num_sms is not None and not chosen.violations(solid, device) and num_sms < chosen.cluster:
-        raise ConfigError(str(chosen), [f"num_sms = {num_sms} is fewer than the {chosen.cluster} CTAs of a cluster"])
-    return Plan(
-        problem,
-        device,
-        family,
-        chosen,
-        why=why,
-        num_sms=num_sms,
-        backend=backend,
-        ledger=ledger,
-        host=host,
-        record=record,
-        use_records=use_records,
-        reduction=reduction,
-    )
-
-
-def _check_order(config: Config, reduction: Reduction) -> None:
-    """Raises ConfigError for a caller's config that adds in another order than the reduction asks for."""
-    wanted, found = order_for(reduction), order_of(config)
-    if wanted is not None and found != wanted:
-        differing = ", ".join(
-            f"{name} = {value!r} and not {allowed!r}"
-            for (name, value), (_, allowed) in zip(found.values, wanted.values, strict=True)
-            if value != allowed
-        )
-        reason = f"{differing}: reduction {reduction!r} adds in one order for all shapes; leave that field out"
-        raise ConfigError(str(config), [reason])
-
-
-def checked_changes(config: Any) -> ConfigChanges | None:
-    """`config` itself, when it is something by which a Config is chosen.
-
-    Raises: ConfigError: neither a Config, nor a mapping of field names, nor None.
-    """
-    if config is None or isinstance(config, Config | Mapping):
-        return config
-    shown = repr(config)
-    found = f"config = {shown[:60]}{'...' if len(shown) > 60 else ''} is neither a Config nor changes by field name"
-    raise ConfigError("of this call", [f"{found}; pass config={{'tile_n': 192}}"])
-
-
-def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> None:
-    """Raises UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it."""
-    if device.sm not in sms:
-        served = ", ".join(f"{major}.{minor}" for major, minor in sms)
-        raise UnsupportedError(
-            asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
-            rule=f"kernels are written for compute capability {served}",
-            works=f"use such a GPU ({_cards(sms)} for instance), or torch.matmul on this device",
-        )
-
-
-def offered_family(problem: Problem, device: Device) -> Family:
-    """The family that the product is offered on the device. Raises: what check_supported() raises."""
-    check_supported(device)
-    found = catalog.offered(device, problem)
-    assert found is not None  # else it was refused
-    return found
-
-
-def _cards(sms: tuple[tuple[int, int], ...]) -> str:
-    """The presets of these compute capabilities, by their short names."""
-    return ", ".join(name for name in PRESETS if preset(name).sm in sms)
-
-
-def checked_flag(name: str, value: object) -> bool:
-    """`value` as True or False.
-
-    Raises: UnsupportedError: it is neither, such as an array of several elements.
-    """
-    try:
-        return bool(value)
-    except (TypeError, ValueError, RuntimeError):  # NumPy's, torch's: says which argument it is
-        raise UnsupportedError(
-            asked=f"{name} = {repr(value)[:60]}", rule="it is True or False", works=f"pass {name}=True"
-        ) from None
-
-
-def checked_num_sms(num_sms: object, device: Device) -> int | None:
-    """`num_sms` as an int, of whichever library's integers it is; None for all.
-
-    Raises: ConfigError: it is no number of SMs that the device has.
-    """
-    if num_sms is None:
-        return None
-    try:
-        number = 0 if isinstance(num_sms, bool) else operator.index(num_sms)  # type: ignore[arg-type]
-    except TypeError:  # what has no __index__
-        number = 0
-    if not 1 <= number <= device.num_sms:
-        reason = f"num_sms = {num_sms!r} is not a whole number from 1 to the {device.num_sms} SMs of {device.name}"
-        raise ConfigError("of this launch", [reason])
-    return int(number)
-
-
-def has_no_sums(problem: Problem) -> bool:
-    """Whether out has elements and k has none, so that an epilogue of zeros is what is written."""
-    return problem.k == 0 and 0 not in (problem.m, problem.n, *problem.batch) and problem.epilogue is not None
-
-
-def _kernel_problem(problem: Problem, copied: tuple[str, ...]) -> Problem:
-    """What a kernel is chosen and launched for: the row-major problem of the operands' copies, where there are such; of
-    an empty one the nearest that has an element, which stands for it in all but run(). With an epilogue of no sums it
-    runs: on one step of zeros, which all rows of a and b are."""
-    if has_no_sums(problem):
-        shared = (0,) * len(problem.batch)
-        return dataclasses.replace(
-            problem,
-            k=ZEROS_K,
-            a_major="k",
-            b_major="k",
-            a_pitch=ZEROS_K,
-            b_pitch=ZEROS_K,
-            a_batch=shared,
-            b_batch=shared,
-            a_align_bytes=16,
-            b_align_bytes=16,
-        ).row_major
-    if problem.is_empty:
-        m, n, k = max(problem.m, 1), max(problem.n, 1), max(problem.k, 1)
-        none: tuple[int, ...] = ()
-        problem = dataclasses.replace(
-            problem, m=m, n=n, k=k, batch=none, a_batch=none, b_batch=none, out_batch=none, epilogue=None
-        )
-        copied = ()
-    return repack.repacked(problem, copied).row_major
-
-
-def _check_agrees(planned: Problem, given: Problem) -> None:
-    """Raises the refusal of arrays that the plan was not made for."""
-    works = "make a plan from these arrays, or call matmul, which does"
-    if (planned.m, planned.n, planned.k) != (given.m, given.n, given.k):
-        raise ShapeError(
-            asked=f"arrays for {given.m}x{given.n}x{given.k} (m x n x k)",
-            rule=f"this plan is for {planned.m}x{planned.n}x{planned.k}",
-            works=works,
-        )
-    if planned.batch != given.batch:
-        raise ShapeError(
-            asked=f"arrays for a batch {given.batch}", rule=f"this plan is for a batch {planned.batch}", works=works
-        )
-    if (planned.dtype, planned.out_dtype) != (given.dtype, given.out_dtype):
-        raise DTypeError(
-            asked=f"arrays of {given.dtype} with out in {given.out_dtype}",
-            rule=f"this plan is for {planned.dtype} with out in {planned.out_dtype}",
-            works=works,
-        )
-    own, other = planned.epilogue, given.epilogue
-    if own != other and (own is None or other is None or not own.fits(other)):
-        raise LayoutError(
-            asked=f"a call with {_epilogue_text(given)}",
-            rule=f"this plan is for {_epilogue_text(planned)}, and arrays that lie as those that it was made of",
-            works=works,
-        )
-    if planned.is_empty and not has_no_sums(planned):
-        return
-    for name, planned_value, given_value in (
-        ("contiguous dimension of a", planned.a_major, given.a_major),
-        ("contiguous dimension of b", planned.b_major, given.b_major),
-        ("contiguous dimension of out", planned.out_major, given.out_major),
-        ("batch strides of a", planned.a_batch, given.a_batch),
-        ("batch strides of b", planned.b_batch, given.b_batch),
-        ("batch strides of out", planned.out_batch, given.out_batch),
-        ("pitch of a", planned.a_pitch, given.a_pitch),
-        ("pitch of b", planned.b_pitch, given.b_pitch),
-        ("pitch of out", planned.out_pitch, given.out_pitch),
-    ):
-        if planned_value != given_value:
-            raise LayoutError(
-                asked=f"arrays with {name} {given_value}", rule=f"this plan is for {planned_value}", works=works
-            )
-    if given.out_align_bytes % planned.out_align_bytes:
-        raise LayoutError(
-            asked=f"an out at a multiple of only {given.out_align_bytes} bytes",
-            rule=f"this plan writes an out at a multiple of {planned.out_align_bytes}",
-            works=works,
-        )
-
-
-def _epilogue_text(problem: Problem) -> str:
-    return "no epilogue" if problem.epilogue is None else f"the epilogue {problem.epilogue}"

@@ -7,16 +7,24 @@ no stream. Its checks are those that hold for every kernel; what one config cann
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from tilewright import dtypes
-from tilewright.dtypes import DType, DTypeLike
+from tilewright.dtypes import DType
 from tilewright.epilogue_form import Form, check_array_dtypes, check_kinds, check_sums
-from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError
+from tilewright.errors import DTypeError, LayoutError, ShapeError
+from tilewright.integers import whole, wholes
+from tilewright.tma import (
+    MAX_BATCH_DIMS,
+    MAX_EXTENT,
+    MAX_PITCH_BYTES,
+    TMA_ALIGNMENT_BYTES,
+    batch_refusal,
+    pitch_refusal,
+    stride_refusal,
+)
 
 AMajor = Literal["k", "m"]
 Major = Literal["k", "n"]
@@ -26,14 +34,6 @@ MAJORS: dict[str, tuple[str, str]] = {"a": ("k", "m"), "b": ("k", "n"), "out": (
 # Letters of a layout, b's and then a's, as cuBLAS calls it for a row-major out: N lies in memory as (rows, columns).
 _LETTERS = {("b", "k"): "T", ("b", "n"): "N", ("a", "k"): "N", ("a", "m"): "T"}
 
-# A tensor map has 5 dimensions (CUDA driver API, cuTensorMapEncodeTiled), two of which are a matrix.
-MAX_BATCH_DIMS = 3
-
-# TMA coordinates are 32-bit signed and a tile may start past the end of its matrix by less than 2^9.
-MAX_EXTENT = 2**31 - 512
-# cuTensorMapEncodeTiled: strides in bytes are below 2^40 and, like the base address, multiples of 16.
-MAX_PITCH_BYTES = 2**40
-TMA_ALIGNMENT_BYTES = 16
 ALIGNMENTS_BYTES: tuple[int, ...] = (1, 2, 4, 8, 16)  # of out's address; more than 16 serves nobody
 
 
@@ -65,7 +65,7 @@ class Problem:
     written as well: it is scratch.
     `a_align_bytes`, `b_align_bytes` and `out_align_bytes` are the largest powers of two up to 16 that divide the base
     addresses; a plan serves a and b at any address, and says by these what it expects.
-    `epilogue` is the form of what happens to the sums before they are rounded (epilogue.py); None: nothing.
+    `epilogue` is the form of what happens to the sums before they are rounded (epilogue_form.py); None: nothing.
     """
 
     m: int
@@ -95,16 +95,16 @@ class Problem:
 
         Raises: ShapeError, LayoutError, DTypeError: a value that is none.
         """
-        kept: dict[str, object] = {name: _whole(name, getattr(self, name), ShapeError) for name in ("m", "n", "k")}
+        kept: dict[str, object] = {name: whole(name, getattr(self, name), ShapeError) for name in ("m", "n", "k")}
         for name in ("a_pitch", "b_pitch", "out_pitch", "a_align_bytes", "b_align_bytes", "out_align_bytes"):
-            kept[name] = _whole(name, getattr(self, name), LayoutError)
+            kept[name] = whole(name, getattr(self, name), LayoutError)
         for name in ("dtype", "out_dtype", "sums"):
             kept[name] = dtypes.by_name(getattr(self, name))
         if kept["sums"] is dtypes.FP32:
             kept["sums"] = dtypes.sums_of(dtypes.by_name(self.dtype))
-        kept["batch"] = _wholes("batch", self.batch, ShapeError)
+        kept["batch"] = wholes("batch", self.batch, ShapeError)
         for name in ("a_batch", "b_batch", "out_batch"):
-            kept[name] = _wholes(name, getattr(self, name), LayoutError)
+            kept[name] = wholes(name, getattr(self, name), LayoutError)
         for name, value in kept.items():
             object.__setattr__(self, name, value)
         for name, choices in MAJORS.items():
@@ -321,71 +321,6 @@ class Problem:
         )
 
 
-def packed(
-    m: int,
-    n: int,
-    k: int,
-    *,
-    dtype: DTypeLike = "bf16",
-    out_dtype: DTypeLike | None = None,
-    sums: DTypeLike | None = None,
-    a_major: AMajor = "k",
-    b_major: Major = "k",
-    out_major: OutMajor = "n",
-    batch: Iterable[int] = (),
-    shared: str = "",
-    padded: bool = True,
-) -> Problem:
-    """The product of freshly allocated matrices: every pitch is the smallest that TMA can read.
-
-    `padded` False: a and b are contiguous, as an array library makes them, whatever TMA reads. `batch`: as many
-    products, in arrays of their own; `shared` names what all of them have in common, "a" or "b".
-
-    Raises: ShapeError, LayoutError, DTypeError: see checked().
-    """
-    m, n, k = (_whole(name, extent, ShapeError) for name, extent in (("m", m), ("n", n), ("k", k)))
-    in_type = dtypes.by_name(dtype)
-    out_type = dtypes.out_choices(in_type)[0] if out_dtype is None else dtypes.by_name(out_dtype)
-    if shared not in ("", "a", "b"):
-        raise LayoutError(
-            asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
-        )
-    step = TMA_ALIGNMENT_BYTES // in_type.size if padded else 1
-    a_rows, a_pitch = (m, _round_up(max(k, 1), step)) if a_major == "k" else (k, _round_up(max(m, 1), step))
-    b_rows, b_pitch = (n, _round_up(max(k, 1), step)) if b_major == "k" else (k, _round_up(max(n, 1), step))
-    out_rows, out_pitch = (m, max(n, 1)) if out_major == "n" else (n, max(m, 1))
-    extents = _wholes("batch", batch, ShapeError)
-    return checked(
-        Problem(
-            m=m,
-            n=n,
-            k=k,
-            dtype=in_type,
-            out_dtype=out_type,
-            sums=dtypes.summed_in(in_type, sums),
-            a_major=a_major,
-            b_major=b_major,
-            out_major=out_major,
-            a_pitch=a_pitch,
-            b_pitch=b_pitch,
-            out_pitch=out_pitch,
-            batch=extents,
-            a_batch=_packed_batch(extents, 0 if shared == "a" else a_rows * a_pitch),
-            b_batch=_packed_batch(extents, 0 if shared == "b" else b_rows * b_pitch),
-            out_batch=_packed_batch(extents, out_rows * out_pitch),
-        )
-    )
-
-
-def _packed_batch(extents: tuple[int, ...], matrix: int) -> tuple[int, ...]:
-    """Strides of a batch of matrices of so many elements, one behind the other."""
-    strides: list[int] = []
-    for extent in reversed(extents):
-        strides.append(matrix)
-        matrix *= max(extent, 1)
-    return tuple(reversed(strides))
-
-
 def checked(problem: Problem) -> Problem:
     """`problem` itself, when some kernel could serve it.
 
@@ -446,41 +381,6 @@ def _check_epilogue(problem: Problem, form: Form) -> None:
         )
 
 
-def pitch_refusal(row_extent: int, pitch: int, dtype: DType) -> str:
-    """The rule of TMA that rows `pitch` elements apart break; empty where it can read them."""
-    pitch_bytes = pitch * dtype.size
-    if pitch < row_extent:
-        return f"rows of {row_extent} elements must not overlap"
-    if pitch_bytes >= MAX_PITCH_BYTES:
-        return f"TMA needs row pitches below 2^40 bytes, this one is {pitch_bytes}"
-    if pitch_bytes % TMA_ALIGNMENT_BYTES:
-        return (
-            f"TMA reads rows whose pitch is a multiple of {TMA_ALIGNMENT_BYTES} bytes, "
-            f"{pitch} x {dtype.size} is {pitch_bytes}"
-        )
-    return ""
-
-
-def batch_refusal(stride: int, dtype: DType) -> str:
-    """The rule of TMA that matrices `stride` elements apart break; empty where it can read them. 0: always the same."""
-    stride_bytes = stride * dtype.size
-    if stride_bytes % TMA_ALIGNMENT_BYTES:
-        return (
-            f"TMA reads matrices that lie multiples of {TMA_ALIGNMENT_BYTES} bytes apart, "
-            f"{stride} x {dtype.size} is {stride_bytes}"
-        )
-    return stride_refusal("batch", stride, dtype)
-
-
-def stride_refusal(of: str, stride: int, dtype: DType) -> str:
-    """The rule that keeps any kernel from reading rows or matrices `stride` elements apart; empty where one can."""
-    if stride < 0:
-        return f"{of} strides are from 0 up: what runs backwards (flip) cannot be read"
-    if stride * dtype.size >= MAX_PITCH_BYTES:
-        return f"{of} strides are below 2^40 bytes, this one is {stride * dtype.size}"
-    return ""
-
-
 def _check_input(operand: str, problem: Problem) -> None:
     """Raises LayoutError when no kernel can find the operand's rows or matrices."""
     dtype = problem.dtype
@@ -524,46 +424,3 @@ def _check_out(problem: Problem) -> None:
                 works="give out a batch stride nearer to the size of its matrices",
             )
         span += (extent - 1) * stride
-
-
-def _whole(name: str, value: object, refusal: type[RefusalError]) -> int:
-    """`value` as an int, of whichever library's integers it is.
-
-    Raises: `refusal`: no whole number, a truth value, or one past 64 bits.
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # whatever has no __index__ is refused below
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        shown = repr(value)
-        raise refusal(
-            asked=f"{name} = {shown[:40]}{'...' if len(shown) > 40 else ''}, a {type(value).__name__}",
-            rule="sizes, pitches and alignments are whole numbers",
-            works=f"pass {name} as an int",
-        )
-    if number.bit_length() > 63:  # not shown: Python refuses to print thousands of digits
-        raise refusal(
-            asked=f"{name}, a number of {number.bit_length()} bits",
-            rule="sizes and pitches are 64-bit numbers",
-            works="split the product along that dimension" if refusal is ShapeError else f"pass a smaller {name}",
-        )
-    return number
-
-
-def _wholes(name: str, values: object, refusal: type[RefusalError]) -> tuple[int, ...]:
-    """Each of `values` as an int.
-
-    Raises: `refusal`: no sequence, or a value that is no whole number.
-    """
-    try:
-        found: tuple[object, ...] = tuple(values)  # type: ignore[arg-type]  # what cannot be walked is refused below
-    except TypeError:
-        raise refusal(
-            asked=f"{name} = {values!r}", rule="it has a number for each dimension", works=f"pass {name} as a tuple"
-        ) from None
-    return tuple(_whole(name, value, refusal) for value in found)
-
-
-def _round_up(value: int, step: int) -> int:
-    return -(-value // step) * step

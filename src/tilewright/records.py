@@ -42,8 +42,9 @@ from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import sums_of
 from tilewright.order import Reduction, order_for, order_of
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
 from tilewright.tiling import SWIZZLE_BYTES
+from tilewright.tma import TMA_ALIGNMENT_BYTES
 
 SCHEMA = 1  # of a line; a line of another is not ours
 

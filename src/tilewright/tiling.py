@@ -12,7 +12,8 @@ from typing import ClassVar, Literal
 
 from tilewright.device import Device
 from tilewright.dtypes import FP32, sums_of
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
+from tilewright.tma import TMA_ALIGNMENT_BYTES
 
 Schedule = Literal["linear", "grouped"]
 SCHEDULES: tuple[Schedule, ...] = ("linear", "grouped")

@@ -9,7 +9,7 @@ import pytest
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.bench.verify import verify_without_torch
 from tilewright.errors import TilewrightError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 pytestmark = pytest.mark.gpu
 

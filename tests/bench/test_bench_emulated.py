@@ -10,8 +10,9 @@ from tilewright.backends.emulated import emulated
 from tilewright.bench import emulated as bench
 from tilewright.calls import Ledger
 from tilewright.config import Config
-from tilewright.plan import Plan, plan_problem
-from tilewright.problem import packed
+from tilewright.packing import packed
+from tilewright.plan import Plan
+from tilewright.planning import plan_problem
 
 
 def planned(*sizes: int, **config: int | bool) -> Plan:

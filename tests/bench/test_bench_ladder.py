@@ -16,7 +16,7 @@ from tilewright.errors import DriverError, UnsupportedError
 from tilewright.host_operands import host_operands
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 NAMES = [rung.name for rung in RUNGS]

@@ -6,7 +6,7 @@ from tilewright import device
 from tilewright.bench.narrow import CANDIDATES, LONG, SLICED, candidates, kernels, lines_of, problems, shapes
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 

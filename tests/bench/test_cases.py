@@ -9,7 +9,8 @@ from tilewright.bench import suite
 from tilewright.bench.cases import cases, shapes, small_cases, with_out
 from tilewright.config import Config
 from tilewright.device import preset
-from tilewright.problem import checked, packed
+from tilewright.packing import packed
+from tilewright.problem import checked
 
 CONFIGS = [Config(), Config(tile_m=64, tile_n=8, consumers=1, stages=16), Config(tile_n=128, stages=6, cluster_m=2)]
 

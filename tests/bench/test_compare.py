@@ -20,7 +20,7 @@ from tilewright.bench.operands import operand_sets  # noqa: E402
 from tilewright.bench.tuned import Search  # noqa: E402
 from tilewright.config import Config  # noqa: E402
 from tilewright.errors import ConfigError, LayoutError, UnsupportedError  # noqa: E402
-from tilewright.problem import packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
 
 PROBLEM = packed(24, 40, 48)
 

@@ -15,8 +15,9 @@ from tilewright.bench.held import Held  # noqa: E402
 from tilewright.bench.suite import problem_of  # noqa: E402
 from tilewright.calls import Ledger  # noqa: E402
 from tilewright.device import preset  # noqa: E402
-from tilewright.plan import Plan, plan_problem  # noqa: E402
-from tilewright.problem import packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
+from tilewright.plan import Plan  # noqa: E402
+from tilewright.planning import plan_problem  # noqa: E402
 
 STREAM = 7
 

@@ -14,7 +14,7 @@ from tilewright.bench.emulated import run_plan
 from tilewright.bench.irregular import BATCHES, STEPS, Step
 from tilewright.jit.build import build
 from tilewright.kernels.render import render
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 # Of the family, whose own tests have the rest: a walk through two matrices in tiles of 128 rows and of 192.

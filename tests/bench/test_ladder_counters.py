@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.bench import counters, ladder_counters
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 PROBLEM = packed(512, 512, 512)
 

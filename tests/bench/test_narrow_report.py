@@ -7,7 +7,7 @@ from typing import Any
 from tilewright import model
 from tilewright.bench import narrow_report
 from tilewright.device import preset
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 SHAPE = {"m": 16, "n": 4096, "k": 4096}
 CHOICE = model.best(packed(16, 4096, 4096), preset("h200"))

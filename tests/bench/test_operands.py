@@ -12,7 +12,7 @@ from tilewright.bench.cases import wide  # noqa: E402  torch first: without it t
 from tilewright.bench.operands import Canary, inputs, operand_sets, set_bytes  # noqa: E402
 from tilewright.check import integer_limit  # noqa: E402  torch first: without it this file is skipped
 from tilewright.dtypes import BF16, FP16, FP32  # noqa: E402
-from tilewright.problem import packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
 
 
 def _pitched(dtype):  # type: ignore[no-untyped-def]

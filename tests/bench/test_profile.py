@@ -30,7 +30,7 @@ from tilewright.bench.profile_counts import (
 )
 from tilewright.bench.sweeps import PROBLEM, sweep
 from tilewright.errors import ConfigError, ShapeError, UnsupportedError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 CSV = (Path(__file__).parent / "ncu_a5_256.csv").read_text()
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

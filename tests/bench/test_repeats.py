@@ -11,7 +11,7 @@ from tilewright import device
 from tilewright.bench import repeats, report
 from tilewright.bench.cases import FORMS
 from tilewright.kernels.ladder import RUNGS
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 

@@ -17,7 +17,7 @@ from tilewright.bench import operands, sweep_launches, sweep_rows
 from tilewright.bench.sweeps import CUBLAS, Sweep, sweep
 from tilewright.device import preset
 from tilewright.errors import ConfigError, DriverError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = preset("h200")
 SMALL = packed(64, 128, 32)

@@ -16,8 +16,8 @@ from tilewright.device import preset
 from tilewright.dtypes import BF16
 from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, flaws
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import packed
 
 H200 = preset("h200")
 ALL = sweeps(H200)

@@ -25,7 +25,8 @@ from tilewright.bench.cublaslt.library import Library, Session  # noqa: E402
 from tilewright.bench.operands import operand_sets  # noqa: E402
 from tilewright.bench.tuned import Search, neighbours, offered, product_of_sets, saved_of  # noqa: E402
 from tilewright.errors import LibraryError  # noqa: E402
-from tilewright.problem import Problem, packed  # noqa: E402
+from tilewright.packing import packed  # noqa: E402
+from tilewright.problem import Problem  # noqa: E402
 from tilewright.timing import Candidate, interleaved  # noqa: E402
 
 PROBLEM = packed(24, 40, 48)

@@ -15,7 +15,8 @@ from tilewright.backends.cuda import CudaBackend
 from tilewright.bench import verify
 from tilewright.check import sampled_rows
 from tilewright.host_operands import host_operand
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 FAKE = Path(__file__).parents[1] / "backends" / "fake_driver.py"
 

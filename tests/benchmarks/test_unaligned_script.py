@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "unaligned.py"
 

@@ -13,7 +13,8 @@ from command_line import call, printed, refused
 
 from tilewright import device, model, records
 from tilewright.config import Config
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.records import Record
 from tilewright.tuning import tune as tuning
 from tilewright.tuning.candidates import computed_problem

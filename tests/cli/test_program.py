@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 from command_line import call, printed, refused
 
 import tilewright
+from tilewright.cli import app
 
 
 def test_help_lists_every_command() -> None:
@@ -41,6 +43,23 @@ def test_the_package_runs_as_a_module() -> None:
     command = [sys.executable, "-m", "tilewright", "cache", "path"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == os.environ["TILEWRIGHT_CACHE_DIR"]
+
+
+def test_every_option_that_names_a_file_or_folder_refuses_an_empty_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Path("") is the folder that the command runs in, which a script whose variable is unset would fill."""
+    monkeypatch.chdir(tmp_path)
+    options = {
+        (name, option.opts[0])
+        for name, command in typer.main.get_command(app).commands.items()
+        for option in command.params
+        if str(option.metavar).startswith(("DIR", "FILE")) and option.metavar != "FILE|GROUP"
+    }
+    assert {("build", "--into"), ("tune", "--build"), ("emulate", "--save")} <= options
+    for name, option in sorted(options):
+        assert f"'{option}': '' names no file or folder" in refused(name, option, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", [("run",), ("show",), ("build", "--into", "unused")])

@@ -18,7 +18,7 @@ from tilewright.bench import verify
 from tilewright.cli import emulate, request
 from tilewright.emulated_time import LIMIT_S
 from tilewright.errors import DriverError, EmulationError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 REAL_BACKEND = cuda.backend  # before a fixture puts another in its place
 

@@ -10,7 +10,7 @@ from tilewright import device
 from tilewright.cli import request, show
 from tilewright.jit import build
 from tilewright.jit.source import Source
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 
 def test_show_explains_by_default() -> None:

@@ -24,7 +24,8 @@ from tilewright.jit import nvrtc
 from tilewright.jit.source import Binary, Source
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 DEVICE = device.preset("h200")
 WRONG_NUMBERS = "wrong numbers"
@@ -50,6 +51,8 @@ _SMALL = _config(tile_m=64, tile_n=32, consumers=1)
 CASES: dict[str, Case] = {
     "single": Case(packed(256, 128, 320), _config(), 2),
     "one consumer": Case(packed(128, 64, 320), _config(tile_m=64, tile_n=32, consumers=1), 1),
+    # more slots than are filled before the CTA meets, and k longer than the ring
+    "deep ring": Case(packed(128, 32, 456), _SMALL.replace(stages=6), 1),
     "cluster": Case(packed(512, 64, 320), _config(cluster_m=2), 2),
     "cluster side by side": Case(packed(256, 256, 320), _config(cluster_n=2), 2),
     # 3 x 3 clusters' worth of tiles rounded up to 2 x 2, all of them one cluster's
@@ -81,6 +84,7 @@ CASES: dict[str, Case] = {
     "staggered": Case(packed(128, 80, 192), _config(consumers=1, tile_n=40, staggered=True, store_slots=1), 1),
     # two consumers, k of two slots, and the last row: one block, and the next past the end
     "staggered pair": Case(packed(385, 128, 65), _config(tile_m=256, stages=2, staggered=True), 1),
+    "staggered pair, long k": Case(packed(256, 64, 200), _config(tile_m=256, stages=2, staggered=True), 1),
     "staggered tail": Case(packed(384, 88, 200), _config(consumers=1, tile_n=32, tail_n=8, staggered=True), 2),
     "staggered cluster": Case(packed(512, 128, 200), _config(consumers=1, cluster_m=2, staggered=True), 2),
     "staggered cluster side by side": Case(packed(129, 256, 200), _config(consumers=1, cluster_n=2, staggered=True), 2),
@@ -98,6 +102,7 @@ CASES: dict[str, Case] = {
     "batch": Case(packed(128, 128, 200, batch=(3,)), _config(), 2),
     "batch of three dimensions": Case(wide(packed(129, 64, 136, batch=(2, 2, 3)), out_gap=8), _config(), 2),
     "batch shares a": Case(packed(128, 64, 136, batch=(3,), shared="a"), _config(), 2),
+    "a CTA a matrix": Case(packed(64, 32, 136, batch=(3,), shared="a"), _SMALL, 3),
     "batch, predicated stores": Case(wide(packed(129, 67, 136, batch=(2, 2))), _config(store_slots=1), 2),
     "batch in clusters": Case(packed(256, 64, 136, b_major="n", batch=(3,)), _config(cluster_m=2), 2),
     "fp32 out": Case(packed(128, 64, 200, out_dtype="fp32"), _config(), 1),
@@ -122,6 +127,9 @@ CASES: dict[str, Case] = {
     # 2 x 2 tiles on 2 clusters of 2, k of 6 slots, the last ragged, dealt out as 3 and 3
     "split": Case(packed(136, 24, 328), _SMALL.replace(split_k=2, tile_n=16), 4),
     "split in four, one stores": Case(packed(136, 8, 328), _SMALL.replace(split_k=4, tile_n=8), 4),
+    # two blocks of 8 columns a share: of four CTAs, and of six of eight, the others send all that they have
+    "split in four": Case(packed(72, 72, 328), _SMALL.replace(split_k=4, tile_n=64), 4),
+    "split in eight, six store": Case(packed(64, 96, 600), _SMALL.replace(split_k=8, tile_n=96, stages=2), 8),
     "split in two, one stores": Case(packed(72, 48, 328), _SMALL.replace(split_k=2, tile_n=24), 2),
     "split of two row blocks": Case(packed(136, 40, 328), _SMALL.replace(split_k=2, tile_m=128), 2),
     "split of two consumers": Case(

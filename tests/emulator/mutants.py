@@ -1,7 +1,7 @@
 """Bugs planted in the real kernel by text edits, each with the rules of which one at least must report it.
 
 An edit names a file of the unit ("" is hopper_gemm.cu), what stands there and what shall stand there instead. Those of
-the walk, of narrow tiles and of staggered row blocks are in tile_mutants.py.
+the walk, of narrow tiles and of staggered row blocks are in tile_mutants.py, those of the start in start_mutants.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ _RELEASE = "ptx::mbarrier_arrive_cluster(ptx::mapa_shared_cluster(ring.empty_at(
 _IF_RELEASES = f"if (lane < PEERS) {_RELEASE}"
 _ARRIVE = "ptx::mbarrier_arrive(ring.empty_at(slot));"
 _FULL_WAIT = "wait(ring.full_at(state.index), state.parity);"
-_EMPTY_WAIT = "wait(ring.empty_at(slot), filling.state.parity);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
 _SLOT = "issue<N, 0, Config::WGMMAS_M, false>(source, rC);"  # of compute(): after the first
 _COMMIT = "ptx::wgmma_commit_group();"
@@ -33,11 +32,9 @@ _LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
 _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
-END = """    if constexpr (Config::SHARING > 1) {  // every arrival on the peers' barriers has been made
-        ptx::barrier_cluster_arrive_release();
-        ptx::barrier_cluster_wait_acquire();
-    }
-"""
+EMPTY_WAIT = "wait(filling.ring.empty_at(filling.state.index), filling.state.parity);"
+FENCE = "ptx::fence_mbarrier_init_release_cluster();"
+END = "if constexpr (Config::SHARING > 1) producer.finish();"
 START = """
         ptx::barrier_cluster_arrive_relaxed();
         ptx::barrier_cluster_wait_acquire();
@@ -49,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- the ring ----------------------------------------------------------------------------------------------------
     mutant("no full wait", "single", (CONSUMER, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
     mutant("no full wait, cluster", "cluster", (CONSUMER, _FULL_WAIT, ""), by="copy not waited for", policy="eager"),
-    mutant("no empty wait", "single", (PRODUCER, _EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
+    mutant("no empty wait", "single", (PRODUCER, EMPTY_WAIT, ""), by=("missing wait", "mbarrier over-arrival")),
     mutant(
         "released before its wgmmas have finished",
         "single",
@@ -131,7 +128,18 @@ MUTANTS: tuple[Mutant, ...] = (
         (UNIT, "Config::FULL_ARRIVALS);", "Config::FULL_ARRIVALS + 1);"),
         by="deadlock",
     ),
-    mutant("the producer's first parity is 0", "single", (PRODUCER, "state{0, 1};", "state{0, 0};"), by="deadlock"),
+    mutant(
+        "the producer's first parity is 0",
+        "single",
+        (PRODUCER, "state{0, 1};", "state{0, 0};"),
+        by=("missing wait", "mbarrier over-arrival"),
+    ),
+    mutant(
+        "the producer's first parity is 0, cluster",
+        "cluster",
+        (PRODUCER, "state{0, 1};", "state{0, 0};"),
+        by="deadlock",
+    ),
     mutant(
         "the consumers' first parity is 1",
         "single",
@@ -196,7 +204,16 @@ MUTANTS: tuple[Mutant, ...] = (
         by="operand released early",
     ),
     mutant(
-        "no cluster barrier at the end", "cluster", (UNIT, END, ""), by=("exit before remote access", "peer exited")
+        "a CTA ends before its slots are given back",
+        "cluster",
+        (UNIT, END, ""),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "a CTA ends before its last slot is given back",
+        "cluster",
+        (PRODUCER, "slot < Config::STAGES; ++slot", "slot < Config::STAGES - 1; ++slot"),
+        by=("exit before remote access", "peer exited"),
     ),
     mutant(
         "__syncthreads instead of the cluster barrier",
@@ -221,10 +238,16 @@ MUTANTS: tuple[Mutant, ...] = (
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(
-        "inits not fenced",
+        "inits of full barriers not fenced",
         "single",
-        (UNIT, "        ptx::fence_mbarrier_init_release_cluster();\n", ""),
+        (UNIT, f"Config::FULL_ARRIVALS); {FENCE}", "Config::FULL_ARRIVALS);"),
         by="mbarrier init fence",
+    ),
+    mutant(
+        "inits of empty barriers not fenced, cluster",
+        "cluster",
+        (UNIT, f"init_partials(partials); {FENCE}", "init_partials(partials);"),
+        by="mbarrier init order",
     ),
     mutant(
         "each CTA multicasts all of b to the wrong place",
@@ -546,11 +569,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "each CTA waits for its own slots only at the start",
         "cluster",
-        (
-            PRODUCER,
-            "wait(ring.empty_at(slot), filling.state.parity);",
-            "if (k_tile < 4) wait(ring.empty_at(slot), filling.state.parity);",
-        ),
+        (PRODUCER, EMPTY_WAIT, f"if (k_tile < 4) {EMPTY_WAIT}"),
         by=("missing wait", "mbarrier over-arrival", "operand released early"),
     ),
     # -- an m-contiguous a -------------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Mutant
-from mutants import CONSUMER, EPILOGUE, START, UNIT, mutant
+from mutants import CONSUMER, EPILOGUE, FENCE, START, UNIT, mutant
 
 SPLIT, TRANSPOSED = "split.cuh", "transposed.cuh"
 
 _EMPTY_WAIT = "wait(empty, parity ^ 1);  // fresh"
 _FULL_WAIT = "wait(full, parity);"
-_EXPECT = "Config::SPLIT_K * SHARE_BYTES);"
+_EXPECT = "(Config::SPLIT_K - 1) * SHARE_BYTES);"
+_KEEPS = "if (receiver == static_cast<int>(rank)) continue;"
+_OWN = "own(rC[block], i, part);"
+_BYTES = ("deadlock", "copy not waited for", "exit with copy in flight", "unordered copies", "refilled while read")
 _RELEASE = "if (lane < Config::SPLIT_K) ptx::mbarrier_arrive_cluster(sender);"
 _READ = "__syncwarp();  // all lanes have stored"
 _LANES = "lane / 8 % 2 * 8;"
@@ -26,12 +29,10 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a part too few is awaited",
         "split",
-        (SPLIT, _EXPECT, "(Config::SPLIT_K - 1) * SHARE_BYTES);"),
+        (SPLIT, _EXPECT, "(Config::SPLIT_K - 2) * SHARE_BYTES);"),
         by="copy not waited for",
     ),
-    mutant(
-        "a part too many is awaited", "split", (SPLIT, _EXPECT, "(Config::SPLIT_K + 1) * SHARE_BYTES);"), by="deadlock"
-    ),
+    mutant("the own part is awaited too", "split", (SPLIT, _EXPECT, "Config::SPLIT_K * SHARE_BYTES);"), by="deadlock"),
     mutant("room is never given free", "split", (SPLIT, _RELEASE, ""), by="deadlock"),
     mutant(
         "room is given free to the own CTA alone",
@@ -55,7 +56,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "all ranks send to one place",
-        "split",
+        "split in four",
         (SPLIT, "values + rank * SHARE_BYTES, receiver", "values, receiver"),
         by="unordered copies",
     ),
@@ -63,7 +64,7 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
         "every share goes to rank 0",
         "split",
         (SPLIT, "values + rank * SHARE_BYTES, receiver", "values + rank * SHARE_BYTES, 0"),
-        by="copy not waited for",
+        by=("copy not waited for", "unordered copies"),
     ),
     mutant(
         "full is counted in the own CTA",
@@ -71,6 +72,81 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
         (SPLIT, "ptx::mapa_shared_cluster(full, receiver);", "ptx::mapa_shared_cluster(full, rank);"),
         by="exit with copy in flight",
     ),
+    # -- the own share, which stays in its registers -----------------------------------------------------------------
+    mutant("the own share is sent too", "split", (SPLIT, _KEEPS, ""), by=_BYTES),
+    mutant("the own share is sent too, by six of eight", "split in eight, six store", (SPLIT, _KEEPS, ""), by=_BYTES),
+    mutant(
+        "the own share is awaited too, by six of eight",
+        "split in eight, six store",
+        (SPLIT, _EXPECT, "Config::SPLIT_K * SHARE_BYTES);"),
+        by="deadlock",
+    ),
+    mutant(
+        "a rank that stores nothing keeps a share",
+        "split in four, one stores",
+        (SPLIT, _KEEPS, "if (receiver == static_cast<int>(rank) % RECEIVERS) continue;"),
+        by="deadlock",
+    ),
+    mutant(
+        "the share of the next rank is kept, not the own",
+        "split in four",
+        (SPLIT, _KEEPS, "if (receiver == static_cast<int>(rank + 1) % RECEIVERS) continue;"),
+        by=("deadlock", WRONG_NUMBERS),
+    ),
+    mutant(
+        "the own share is added twice",
+        "split",
+        (SPLIT, _OWN, f"{_OWN} for (int value = 0; value < 4; ++value) part[value] += part[value];"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the own share is not added",
+        "split",
+        (SPLIT, _OWN, "for (int value = 0; value < 4; ++value) part[value] = 0.0f;"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the own share is read from its room, where nobody has sent it",
+        "split in four",
+        (SPLIT, f"if (sender == static_cast<int>(rank)) {{ {_OWN} }} else {{", "{"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "the own share is taken for that of rank 0",
+        "split",
+        (SPLIT, "if (sender == static_cast<int>(rank)) {", "if (sender == 0) {"),
+        by=WRONG_NUMBERS,
+    ),
+    *(
+        mutant(
+            f"the own share is {whose}, {case}",
+            case,
+            (SPLIT, "receiver == 0 || receiver == static_cast<int>(rank) ? r", f"{condition} ? r"),
+            by=WRONG_NUMBERS,
+        )
+        for case in ("split in four", "split in eight, six store")
+        for whose, condition in (
+            ("the first columns", "receiver == 0"),
+            ("the last columns", "true"),
+            ("the next rank's", "receiver == 0 || receiver == static_cast<int>(rank + 1)"),
+        )
+    ),
+    *(
+        mutant(
+            f"the own share is every second block, {case}",
+            case,
+            (SPLIT, "rC[4 * (receiver * SHARE_BLOCKS + i) + value]", "rC[4 * (receiver + i * RECEIVERS) + value]"),
+            by=WRONG_NUMBERS,
+        )
+        for case in ("split in four", "split in eight, six store")
+    ),
+    mutant(
+        "the own share of every row block is the first one's",
+        "split of two row blocks",
+        (SPLIT, "own(rC[block], i, part);", "own(rC[0], i, part);"),
+        by=WRONG_NUMBERS,
+    ),
+    # -- phases, parts of k, places ----------------------------------------------------------------------------------
     mutant(
         "only receivers go on to the next phase",
         "split in four, one stores",
@@ -128,9 +204,9 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(
-        "inits not fenced",
+        "inits of parts not fenced",
         "split",
-        (UNIT, "        ptx::fence_mbarrier_init_release_cluster();\n", ""),
+        (UNIT, f"init_partials(partials); {FENCE}", "init_partials(partials);"),
         by=("mbarrier init order", "mbarrier init fence"),
     ),
     # -- transposed stores -------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tilewright.config import Config
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 NUM_DAMAGED = 40  # texts a seed
 MAX_BLOCKS = 20_000  # a damaged loop may not end

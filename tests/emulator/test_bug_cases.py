@@ -53,7 +53,8 @@ from tilewright.emulator.machine import Machine
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 SMALL = Config(tile_m=64, tile_n=64, consumers=1, stages=3)
 NARROW = Config(tile_m=64, tile_n=16, consumers=1, stages=3)

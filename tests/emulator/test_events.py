@@ -16,7 +16,8 @@ from tilewright.emulator.events import AsyncOp, Finding, Observer, Site
 from tilewright.emulator.memory import GlobalMemory
 from tilewright.emulator.run import Grid, run
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 
 class Recorder(Observer):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
 import pytest
 from products import H200, binary, multiply, product
 
@@ -12,7 +16,8 @@ from tilewright.emulator.run import Grid, run
 from tilewright.errors import EmulationError
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.narrow import narrow_space
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 SMALL = Config(tile_m=128, tile_n=128)
 SCHEDULES = [("lazy", 0), ("eager", 0), ("random", 1)]
@@ -217,6 +222,35 @@ def test_a_split_is_the_same_bits_on_any_number_of_sms(num_sms: int) -> None:
     multiply(again, config, num_sms=2, schedule="random", seed=num_sms)
     assert first.out.tobytes() == again.out.tobytes()
     assert first.excess() <= 1
+
+
+@pytest.mark.parametrize(("split_k", "tile_n"), [(2, 24), (4, 64), (8, 96)])
+def test_a_split_is_the_sum_of_its_parts_of_k_in_the_order_of_ranks(split_k: int, tile_n: int) -> None:
+    """Bit for bit, whichever share stays in its registers: of one CTA of two, of all four, of six of eight."""
+    m, n, k = 72, tile_n, 600
+    whole = Config(tile_m=64, tile_n=tile_n, consumers=1, stages=2)
+    given = product(packed(m, n, k, out_dtype="fp32"))
+    multiply(given, whole.replace(split_k=split_k), num_sms=split_k, checks=True)
+    ends = [min(k, rank * -(-k // 64) // split_k * 64) for rank in range(split_k + 1)]
+    parts = []
+    for first, end in pairwise(ends):
+        part = product(packed(m, n, end - first, out_dtype="fp32"))
+        part.a_rows[:], part.b_rows[:] = given.a_rows[:, first:end], given.b_rows[:, first:end]
+        multiply(part, whole)
+        parts.append(part.out.copy())
+    assert reduce(np.add, parts).tobytes() == given.out.tobytes()
+    assert split_k == 2 or reduce(np.add, parts[::-1]).tobytes() != given.out.tobytes()
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5])
+def test_no_more_slots_are_filled_before_the_cta_meets_than_the_ring_or_k_has(stages: int) -> None:
+    """Two tiles, so that the ring goes on where the first tile's early slots end, in whatever slot that is."""
+    config = Config(tile_m=64, tile_n=16, consumers=1, stages=stages)
+    for k_tiles in (1, 2, 3, 4, 5, 7):
+        given = product(packed(128, 16, k_tiles * 64 - 8), whole=True)
+        backend = multiply(given, config, num_sms=1, checks=True, schedule="random", seed=k_tiles)
+        assert (given.result() == (given.a @ given.b).astype(given.problem.out_dtype.numpy)).all(), k_tiles
+        assert backend.findings == ()
 
 
 @pytest.mark.slow

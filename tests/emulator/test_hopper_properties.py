@@ -25,7 +25,8 @@ from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.legality import CLUSTERS
-from tilewright.problem import AMajor, Major, Problem, checked, packed
+from tilewright.packing import packed
+from tilewright.problem import AMajor, Major, Problem, checked
 
 PATTERN = 7
 GUARD_BYTES = 64  # of the pattern before and after out

@@ -17,7 +17,7 @@ from tilewright import Emulator
 from tilewright.bench.cases import FORMS
 from tilewright.config import Config
 from tilewright.order import INDIFFERENT, INVARIANT, order_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 M, N, K = SMALL
 ROWS = (1, 2, 17, 33, 128)

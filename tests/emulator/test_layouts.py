@@ -18,7 +18,8 @@ from tilewright.config import Config
 from tilewright.dispatch import plan
 from tilewright.emulation import Emulator
 from tilewright.host_operands import host_operand
-from tilewright.problem import AMajor, Major, Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import AMajor, Major, Problem
 
 # Both consumers on a tile, one each, staggered row blocks, both clusters, one consumer, few rows, k split.
 CONFIGS = {

@@ -23,7 +23,8 @@ from tilewright.host_operands import host_operand
 from tilewright.jit.build import build
 from tilewright.jit.source import Source
 from tilewright.kernels import repack
-from tilewright.problem import AMajor, Major, Problem, checked, packed
+from tilewright.packing import packed
+from tilewright.problem import AMajor, Major, Problem, checked
 
 PATTERN = 0xA5
 GUARD_BYTES = 256

@@ -21,7 +21,7 @@ from tilewright.config import Config
 from tilewright.emulation import Emulator
 from tilewright.errors import LayoutError
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 CASES = cases()
 CONFIGS = {

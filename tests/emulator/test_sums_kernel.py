@@ -28,7 +28,8 @@ from tilewright.jit.build import build
 from tilewright.jit.source import Source
 from tilewright.kernels import product, sums
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 PATTERN = 0xA5
 GUARD_BYTES = 256

@@ -1,7 +1,7 @@
 """The walk of schedule.cuh, run from its own PTX, against a plain model of it and against the host's counts.
 
 Every element of out lies in one tile, in one of some CTA's places; the counts that Config gives the model and the
-kernel are those that the CTAs come to.
+kernel are those that the CTAs come to. A CTA's first tile, which it finds by a shorter way, is its tile number 0.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from gemm import Edit, edited
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from products import H200
@@ -23,19 +24,20 @@ from tilewright.jit import nvrtc
 from tilewright.jit.source import Source
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import device_code
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 ROOM = 64  # tiles that one CTA of the probe may list, each kind
 WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide")
 
-# One thread a CTA: how many tiles of each kind it has, then where each begins.
+# One thread a CTA: how many tiles of each kind it has, then where each begins, and last its first tile by first().
 PROBE = """
 #include "schedule.cuh"
 constexpr int ROOM = 64;
 extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t group_m, int32_t square_m,
                                  int32_t square_n, int32_t num_wide) {
     const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, blockIdx.x % Config::CLUSTER);
-    int32_t* own = out + blockIdx.x * (2 + 4 * ROOM);
+    int32_t* own = out + blockIdx.x * (4 + 4 * ROOM);
     own[0] = schedule.num_wide();
     own[1] = schedule.num_narrow();
     for (uint32_t i = 0; i < schedule.num_wide(); ++i) {
@@ -47,6 +49,11 @@ extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t gro
         const Tile tile = schedule.narrow(i);
         own[2 + 2 * ROOM + 2 * i] = tile.m;
         own[3 + 2 * ROOM + 2 * i] = tile.n;
+    }
+    if (schedule.has_wide(0)) {
+        const Tile tile = schedule.first();
+        own[2 + 4 * ROOM] = tile.m;
+        own[3 + 4 * ROOM] = tile.n;
     }
 }
 """
@@ -60,11 +67,12 @@ class Walked:
 
     wide: list[Places]
     narrow: list[Places]
+    first: list[Places]  # of the wide ones, or none
 
 
 @cache
-def ptx(tile_n: int, tail_n: int, cluster_m: int, cluster_n: int) -> str:
-    """The probe's; what else a walk depends on comes at run time."""
+def ptx(tile_n: int, tail_n: int, cluster_m: int, cluster_n: int, *edits: Edit) -> str:
+    """The probe's, `edits` made; what else a walk depends on comes at run time."""
     config = Config(
         tile_m=64, tile_n=tile_n, stages=2, consumers=1, tail_n=tail_n, cluster_m=cluster_m, cluster_n=cluster_n
     )
@@ -73,6 +81,8 @@ def ptx(tile_n: int, tail_n: int, cluster_m: int, cluster_n: int) -> str:
     unit = Source(
         name="probe", text=PROBE, headers=tuple((path, headers[path]) for path in used), entry="probe", arch=H200.arch
     )
+    for edit in edits:
+        unit = edited(unit, *edit)
     return nvrtc.compile_source(unit, "").ptx
 
 
@@ -87,14 +97,14 @@ def parameters(problem: Problem, config: Config, num_sms: int) -> tuple[int, dic
     return launch.grid, {name: found[name] for name in WALK}
 
 
-def on_the_device(problem: Problem, config: Config, num_sms: int) -> Walked:
+def on_the_device(problem: Problem, config: Config, num_sms: int, *edits: Edit) -> Walked:
     """What the PTX comes to."""
     grid, walk = parameters(problem, config, num_sms)
     memory = GlobalMemory()
-    out = np.full((grid, 2 + 4 * ROOM), -1, np.int32)
+    out = np.full((grid, 4 + 4 * ROOM), -1, np.int32)
     values = [memory.add("out", out), *walk.values()]
     run(
-        ptx(config.tile_n, config.tail_n, config.cluster_m, config.cluster_n),
+        ptx(config.tile_n, config.tail_n, config.cluster_m, config.cluster_n, *edits),
         "probe",
         Grid(grid=grid, block=1),
         values,
@@ -104,7 +114,11 @@ def on_the_device(problem: Problem, config: Config, num_sms: int) -> Walked:
     def places(row: np.ndarray, first: int, count: int) -> Places:
         return [(int(m), int(n)) for m, n in row[first : first + 2 * count].reshape(-1, 2)]
 
-    return Walked([places(row, 2, row[0]) for row in out], [places(row, 2 + 2 * ROOM, row[1]) for row in out])
+    return Walked(
+        [places(row, 2, row[0]) for row in out],
+        [places(row, 2 + 2 * ROOM, row[1]) for row in out],
+        [places(row, 2 + 4 * ROOM, min(row[0], 1)) for row in out],
+    )
 
 
 def modelled(problem: Problem, config: Config, num_sms: int) -> Walked:
@@ -134,10 +148,8 @@ def modelled(problem: Problem, config: Config, num_sms: int) -> Walked:
 
     clusters = grid // config.cluster
     ctas = [divmod(cta, config.cluster) for cta in range(grid)]
-    return Walked(
-        [[in_cluster(place, rank) for place in order[cluster::clusters]] for cluster, rank in ctas],
-        [narrow[cluster::clusters] for cluster, _ in ctas],
-    )
+    wide = [[in_cluster(place, rank) for place in order[cluster::clusters]] for cluster, rank in ctas]
+    return Walked(wide, [narrow[cluster::clusters] for cluster, _ in ctas], [own[:1] for own in wide])
 
 
 def assert_all_of_out_once(problem: Problem, config: Config, walked: Walked) -> None:
@@ -188,6 +200,53 @@ def test_the_device_walks_as_the_model_and_covers_out_once(walk: tuple[Problem, 
     problem, config, num_sms = walk
     assert_all_of_out_once(problem, config, walked)
     assert_counts_agree(problem, config, num_sms, walked)
+
+
+_WALK = Config(tile_m=64, tile_n=64, stages=2, consumers=1, group_m=2)
+# Walks by whether all of out is one square: of one column, of one row, of one group; in groups, in squares, a tail.
+ONE_SQUARE = [
+    (packed(7 * 64, 40, 64), _WALK, 5),
+    (packed(40, 7 * 64, 64), _WALK, 6),
+    (packed(3 * 64, 4 * 64, 64), _WALK.replace(schedule="linear"), 11),
+    (packed(2 * 64, 5 * 64, 64), _WALK.replace(square=5), 9),
+    (packed(5 * 64, 3 * 64, 64), _WALK.replace(cluster_m=2, group_m=3), 13),
+]
+SEVERAL = [
+    (packed(5 * 64, 3 * 64, 64), _WALK, 13),
+    (packed(6 * 64, 4 * 64, 64), _WALK.replace(group_m=6, square=4), 13),
+    (packed(7 * 64, 40, 64), _WALK.replace(square=2), 7),
+    (packed(3 * 64, 4 * 64 + 24, 64), _WALK.replace(tail_n=24, group_m=2), 13),
+]
+
+
+@pytest.mark.parametrize("walk", ONE_SQUARE + SEVERAL, ids=str)
+def test_the_first_tile_is_tile_number_0(walk: tuple[Problem, Config, int]) -> None:
+    walked = on_the_device(*walk)
+    assert all(walked.first)
+    assert walked == modelled(*walk)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("walk.square_m >= rows && ", "", SEVERAL[1:2]),
+        ("|| !is_one_square) return wide(0);", ") return wide(0);", SEVERAL[:2]),
+        ("at(place - column * rows, column, 0);", "at(column, place - column * rows, 0);", ONE_SQUARE),
+        ("place < rows ? 0 : rows == 1 ? place : place / rows;", "0;", ONE_SQUARE[1:]),
+        ("rows == 1 ? place : place / rows;", "place;", ONE_SQUARE[2:]),
+        ("rows == 1 ? place : place / rows;", "1;", ONE_SQUARE[1:4]),
+        ("place < rows ? 0 : rows == 1", "place <= rows ? 0 : rows == 1", ONE_SQUARE[1:]),
+        ("at(place - column * rows, column, 0);", "at(place, column, 0);", ONE_SQUARE[1:]),
+    ],
+)
+def test_a_wrong_shortcut_to_the_first_tile_is_seen(
+    old: str, new: str, differs: list[tuple[Problem, Config, int]]
+) -> None:
+    for problem, config, num_sms in differs:
+        walked = on_the_device(problem, config, num_sms, ("schedule.cuh", old, new))
+        right = modelled(problem, config, num_sms)
+        assert walked.wide == right.wide
+        assert walked.first != right.first, (problem, config)
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True)

@@ -6,9 +6,9 @@ SILENT are edits that leave the kernel right: the checker must say nothing of th
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Edit, Mutant
-from mutants import CONSUMER, EPILOGUE, PRODUCER, RING, SCHEDULE, UNIT, mutant
+from mutants import CONSUMER, EMPTY_WAIT, EPILOGUE, PRODUCER, RING, SCHEDULE, UNIT, mutant
 
-_PUT = "if (k_tile == 0) ring.put_tile(slot, tile);"
+_PUT = "if (is_first) ring.put_tile(slot, tile);"
 _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
 _READ = "const Tile tile = ring.tile_at(state.index);"
 _KEPT_STORE = "store(kept.values, from, kept.matrix, kept.m, kept.n);"
@@ -47,8 +47,8 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
         "tail",
         (
             PRODUCER,
-            f"wait(ring.empty_at(slot), filling.state.parity); await_room(filling); {_PUT}",
-            f"{_PUT} wait(ring.empty_at(slot), filling.state.parity); await_room(filling);",
+            EMPTY_WAIT,
+            f"if (k_tile == 0) filling.ring.put_tile(filling.state.index, tile); {EMPTY_WAIT}",
         ),
         by="data race",
     ),
@@ -189,7 +189,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the producer's first tile is its second",
         "tail",
-        (UNIT, "first = schedule.wide(0)", "first = schedule.wide(1)"),
+        (UNIT, "first = schedule.first()", "first = schedule.wide(1)"),
         by=WRONG_NUMBERS,
     ),
     mutant(

@@ -175,6 +175,19 @@ def test_what_is_recorded_around_the_dispatcher_is_what_its_kernel_records(monke
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.usefixtures("fast")
+def test_a_bias_to_broadcast_goes_through_and_a_single_column_is_recorded_as_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eager, "is_on_gpu", lambda tensor: True)
+    x, w = whole(4, 8).requires_grad_(), whole(6, 8, seed=1)
+    for weight, bias in ((w, w[0, 0]), (w, w[0, :1]), (w, w[:, :1].t()), (w[0], None), (w[0], w[0, 0])):
+        plain = x @ weight.t() if bias is None else x @ weight.t() + bias
+        out = T.linear(x, weight, bias)
+        assert torch.equal(out, plain)
+        assert out.requires_grad
+
+
 def test_what_the_way_around_refuses_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
     """For its strides, which the op copies, or with the same words."""
     monkeypatch.setattr(eager, "is_on_gpu", lambda tensor: True)  # whose memory is the CPU's: dispatch refuses it

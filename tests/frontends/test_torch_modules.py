@@ -251,6 +251,16 @@ def test_where_and_autocast_and_the_device_decide_too(monkeypatch: pytest.Monkey
         assert words in patching._reason_against_device(torch.device("cuda:0"), False)
 
 
+def test_a_patched_module_of_shapes_that_nn_linear_does_not_make_is_torchs() -> None:
+    x = torch.ones(4, 8, dtype=torch.bfloat16)
+    for weight, bias in (((7, 8), (1,)), ((7, 8), (4, 7)), ((8,), None)):
+        model = nn.Linear(8, 7, dtype=torch.bfloat16)
+        T.patch(model, emulates=True)
+        model.weight = nn.Parameter(torch.ones(weight, dtype=torch.bfloat16))
+        model.bias = None if bias is None else nn.Parameter(torch.ones(bias, dtype=torch.bfloat16))
+        assert torch.equal(model(x), nn.functional.linear(x, model.weight, model.bias))
+
+
 def test_a_call_that_is_not_served_is_torchs() -> None:
     model = nn.Linear(8, 24, dtype=BF16)
     T.patch(model, emulates=True)

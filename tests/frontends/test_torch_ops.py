@@ -15,6 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
 from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError  # noqa: E402
+from tilewright.frontends.torch import gradients as recorded  # noqa: E402
 
 T = tilewright.torch
 OPS = torch.ops.tilewright
@@ -117,6 +118,70 @@ def test_results_and_gradients_of_linear_and_addmm_are_torchs_in_every_layout(la
         assert_same(gradients(scaled(T.addmm), c, x, w.t()), gradients(scaled(torch.addmm), c, x, w.t()))
 
 
+# Of weight and bias: what torch's linear takes besides (n, k) and (n,).
+BROADCAST = {
+    "a bias of no dimension": ((7, 8), ()),
+    "one bias for all": ((7, 8), (1,)),
+    "a bias that is a row": ((7, 8), (1, 7)),
+    "one column": ((8,), None),
+    "one row of weight": ((1, 8), ()),
+}
+
+
+@pytest.mark.parametrize("rows", [(), (5,), (2, 5)], ids=str)
+@pytest.mark.parametrize("case", BROADCAST)
+def test_a_linear_of_one_column_or_one_bias_is_torchs(case: str, rows: tuple[int, ...]) -> None:
+    shapes = [(*rows, 8), *(shape for shape in BROADCAST[case] if shape is not None)]
+    given = [whole(*shape, seed=seed) for seed, shape in enumerate(shapes)]
+    linear = torch.nn.functional.linear
+    expected = gradients(linear, *given)
+    assert_same(gradients(T.linear, *given), expected)
+    relu = lambda op: lambda *t: torch.relu(op(*t))  # noqa: E731
+    assert_same(gradients(lambda *t: T.linear(*t, activation="relu"), *given), gradients(relu(linear), *given))
+    assert T.linear(*(x.to("meta") for x in given)).shape == expected[0].shape
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_same(gradients(T.linear, *(x.float() for x in given)), gradients(linear, *(x.float() for x in given)))
+
+
+def test_a_weight_of_one_dimension_takes_a_bias_of_none_and_a_main_grad_of_its_shape() -> None:
+    x, w, bias = whole(5, 8), whole(8, seed=1), torch.tensor(2.0, dtype=torch.bfloat16)  # torch's takes it of one row
+    assert torch.equal(T.linear(x, w, bias), x @ w + bias)
+    total = torch.zeros(8)
+    T.linear(x, w.requires_grad_(), bias, main_grad=total).sum().backward()
+    assert torch.equal(total, x.float().sum(0))
+    assert w.grad is None
+
+
+def test_a_linear_of_one_column_or_one_bias_compiles_to_one_graph_and_is_mapped() -> None:
+    x, w, bias = whole(5, 8), whole(7, 8, seed=1).requires_grad_(), whole(1, seed=2).requires_grad_()
+
+    def both(op: Any) -> Any:
+        return lambda x, w, bias: op(x, w, bias).sum(-1) + op(x, w[0])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(both(T.linear), backend="aot_eager", fullgraph=True, dynamic=True)
+    expected = gradients(both(torch.nn.functional.linear), x, w, bias)
+    assert_same(gradients(compiled, x, w, bias), expected)
+    mapped = torch.vmap(both(T.linear), (0, None, None))(x, w, bias)
+    assert torch.equal(mapped, expected[0])
+
+
+@pytest.mark.parametrize("out", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_an_addmm_into_another_type_is_rounded_once_and_has_gradients(out: Any) -> None:
+    for dtype, c_dtype in ((torch.bfloat16, torch.bfloat16), (torch.float16, torch.float32)):
+        for shape in ((5, 7), (7,), (5, 1)):
+            c, a, b = whole(*shape, dtype=c_dtype), whole(5, 8, seed=1, dtype=dtype), whole(8, 7, seed=2, dtype=dtype)
+            found = gradients(lambda *t: T.addmm(*t, beta=2, alpha=-1, out_dtype=out), c, a, b)
+            assert found[0].dtype == out
+            of_floats = gradients(lambda *t: torch.addmm(*t, beta=2, alpha=-1), *(x.float() for x in (c, a, b)))
+            exact = zip(found, of_floats, strict=True)
+            assert all(torch.equal(ours, theirs.to(ours.dtype)) for ours, theirs in exact)
+            assert [grad.dtype for grad in found[1:]] == [c_dtype, dtype, dtype]
+    torch.library.opcheck(OPS.addmm.default, (c, a.requires_grad_(), b, 0.5, 2.0, out))
+    mapped = torch.vmap(lambda a: T.addmm(c, a, b, out_dtype=out))(a.detach().expand(3, 5, 8))
+    assert torch.equal(mapped[1], T.addmm(c, a.detach(), b, out_dtype=out))
+
+
 def test_fp16_and_an_fp32_out_of_either_type_are_served() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         a, b = whole(5, 300, dtype=dtype), whole(300, 7, seed=1, dtype=dtype)
@@ -209,6 +274,41 @@ def test_a_main_grad_collects_in_fp32_over_backwards_and_leaves_grad_alone() -> 
         out.backward(grad)
     assert w.grad is None
     assert torch.equal(total, 0.5 + 3 * (grad.float().t() @ x.float()))
+
+
+class Cut(torch.autograd.Function):
+    """What hands back no gradient at all, as an op of a branch that nothing was asked of."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        return None
+
+
+TOTAL = torch.zeros(6, 8)
+RECORDING = {
+    "matmul": lambda x, w, _: T.matmul(x, w.t()),
+    "matmul around the dispatcher": lambda x, w, _: recorded.record_matmul(x, w.t()),
+    "linear": T.linear,
+    "linear around the dispatcher": lambda x, w, bias: recorded.record_linear(x, w, bias, None, "relu"),
+    "an activation": lambda x, w, bias: T.linear(x, w, bias, activation="silu"),
+    "a main_grad": lambda x, w, bias: T.linear(x, w, bias, main_grad=TOTAL),
+    "a gate": T.gated_linear,
+    "addmm": lambda x, w, bias: T.addmm(bias, x, w.t(), beta=2),
+}
+
+
+@pytest.mark.parametrize("case", RECORDING)
+def test_a_result_without_a_gradient_gives_none_and_multiplies_nothing(case: str, fast: Any) -> None:
+    leaves = [whole(*shape).requires_grad_() for shape in ((5, 8), (6, 8), (6,))]
+    out = Cut.apply(RECORDING[case](*leaves))
+    before = sum(fast.counts.values())
+    out.sum().backward()
+    assert [leaf.grad for leaf in leaves] == [None] * 3
+    assert sum(fast.counts.values()) == before
 
 
 def test_an_addmm_with_beta_zero_reads_no_c() -> None:
@@ -342,6 +442,19 @@ REFUSED = {
     "fp32": (lambda: T.linear(whole(4, 8).float(), whole(4, 8).float()), DTypeError, "autocast"),
     "sizes": (lambda: T.matmul(whole(4, 8), whole(4, 8)), ShapeError, r"w\.t\(\)"),
     "a wide bias": (lambda: T.linear(whole(4, 8), whole(6, 8), whole(5)), ShapeError, "bias"),
+    "a matrix for a bias": (lambda: T.linear(whole(4, 8), whole(6, 8), whole(4, 6)), ShapeError, "added to the result"),
+    "a bias of a column": (lambda: T.linear(whole(4, 8), whole(8), whole(1)), ShapeError, r"pass bias\[0\]"),
+    "a weight of no dimension": (lambda: T.linear(whole(4, 8), whole()), ShapeError, "two dimensions"),
+    "an addmm in int32": (
+        lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), out_dtype=torch.int32),
+        DTypeError,
+        "bfloat16 inputs with out in int32",
+    ),
+    "an out_dtype of addmm that is none": (
+        lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), out_dtype=[1]),
+        UnsupportedError,
+        "element type of torch",
+    ),
     "a batch for mm": (lambda: T.mm(whole(2, 4, 8), whole(8, 4)), ShapeError, "mm multiplies matrices"),
     "bmm of two sizes": (lambda: T.bmm(whole(2, 4, 8), whole(3, 8, 4)), ShapeError, "broadcasts"),
     "an activation": (lambda: T.linear(whole(4, 8), whole(4, 8), activation="elu"), UnsupportedError, "relu, gelu"),

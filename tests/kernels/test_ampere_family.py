@@ -26,7 +26,8 @@ from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.occupancy import occupancy
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 A100, RTX3090, RTX4090, H200 = (device.preset(name) for name in ("a100", "rtx3090", "rtx4090", "h200"))
 AMPERE_CARDS = (A100, RTX3090, RTX4090)

@@ -28,7 +28,8 @@ from tilewright.host_operands import HostOperand, filler, host_operand, host_ope
 from tilewright.jit.build import build
 from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 A100, RTX3090, RTX4090, H200 = (device.preset(name) for name in ("a100", "rtx3090", "rtx4090", "h200"))
 KINDS: tuple[dict[str, Any], ...] = ({"dtype": "int8"}, {"dtype": "tf32"}, {"dtype": "fp16", "sums": "fp16"})

@@ -19,7 +19,7 @@ from tilewright.kernels.ampere_ladder import AMPERE_RUNGS, AmpereRung
 from tilewright.kernels.ampere_ladder_configs import ElementConfig, SplitConfig
 from tilewright.kernels.render import render
 from tilewright.occupancy import occupancy, register_budget
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 CARDS = ("a100", "rtx3090", "rtx4090", "h200")
 A100, RTX3090, RTX4090, H200 = map(device.preset, CARDS)

@@ -22,7 +22,8 @@ from tilewright.jit.source import Binary
 from tilewright.kernels import product
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS, AmpereRung
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 A100 = device.preset("a100")
 LARGE = packed(4096, 4096, 4096)

@@ -16,7 +16,7 @@ from tilewright.jit.build import build
 from tilewright.jit.source import Binary
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.render import render
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 A100 = device.preset("a100")
 BY_NUMBER = {rung.number: rung for rung in AMPERE_RUNGS}

@@ -12,7 +12,8 @@ from tilewright.kernels.fitted import crossing_space, fitted_space, high_space, 
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.kernels.repack import repacked
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 LOW = [

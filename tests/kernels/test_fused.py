@@ -24,7 +24,6 @@ from tilewright.epilogue import (
     Scale,
     Silu,
     Step,
-    packed_form,
 )
 from tilewright.fusing import moved_bytes
 from tilewright.jit.build import build
@@ -32,7 +31,8 @@ from tilewright.kernels.catalog import family_of
 from tilewright.kernels.fused import header
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 H200, A100 = device.preset("h200"), device.preset("a100")
 SQUARE = packed(4096, 4096, 4096)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ from tilewright.kernels.family import group_rows
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.legality import CLUSTERS
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 ONE_CTA = Launch(grid=1, block=384, cluster=1, smem_bytes=0)
@@ -169,13 +171,14 @@ def test_the_ptx_holds_each_instruction_of_the_protocol() -> None:
         "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group",
         "fence.proxy.async.shared::cta",
         "mbarrier.arrive.shared::cluster.b64",
-        "barrier.cluster.arrive.release.aligned",
+        "barrier.cluster.arrive.relaxed.aligned",
         "stmatrix.sync.aligned.m8n8.x4.shared.b16",
         "setmaxnreg.inc.sync.aligned.u32 232",
         "setmaxnreg.dec.sync.aligned.u32 40",
     ):
         assert instruction in ptx
     assert ".release.cluster.shared::cluster.b64" not in ptx  # MEMBAR.ALL.GPU in the main loop
+    assert ptx.count("barrier.cluster.arrive") == 1  # at the start: at the end it would wait for the others' stores
 
 
 def test_a_single_cta_pays_for_no_cluster() -> None:
@@ -209,6 +212,15 @@ def test_a_dependent_launch_touches_no_memory_before_its_wait(config: Config, n:
     assert any("mbarrier.init" in line for line in reached)
     for line in reached:
         assert not re.search(r"\b(ld|st|ldu|red|atom)\.\S*global|cp\.async|^(@\S+\s+)?(ret|exit)\b", line), line
+
+
+def test_a_dependent_launch_that_started_early_would_be_seen() -> None:
+    """The emulator has no launch before; in the paths it shows."""
+    source = render(HOPPER, packed(24, 4096, 4096), UNTIL_THE_WAIT[0], H200)
+    old = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
+    assert source.text.count(old) == 1
+    early = build(dataclasses.replace(source, text=source.text.replace(old, "STARTS_EARLY = true;")))
+    assert any("cp.async.bulk.tensor" in line for line in before_the_wait(early.ptx))
 
 
 @pytest.mark.parametrize("config", UNTIL_THE_WAIT, ids=str)
@@ -313,6 +325,26 @@ def test_the_grid_is_whole_clusters_and_no_more_than_the_tiles(
 def test_the_order_s_group_never_exceeds_the_rows() -> None:
     arguments = HOPPER.arguments(packed(128, 8192, 64), Config(group_m=16), ONE_CTA)
     assert IntArgument("group_m", 1, 4) in arguments
+
+
+def test_one_column_of_tiles_is_one_group() -> None:
+    """Walked alike in any: so its first tile takes no division."""
+    for config in (Config(group_m=16), Config(group_m=16, cluster_m=2, cluster_n=2), Config(group_m=3, swap=True)):
+        problem = packed(8192, 128, 64) if not config.swap else packed(128, 8192, 64)
+        rows, columns = config.tiles(config.computed(problem))
+        assert columns == config.cluster_n
+        values = {a.name: a.value for a in HOPPER.arguments(problem, config, ONE_CTA) if isinstance(a, IntArgument)}
+        assert (values["group_m"], values["square_m"], values["square_n"]) == (rows // config.cluster_m,) * 2 + (1,)
+
+
+def test_tiles_that_all_run_at_once_are_one_group() -> None:
+    """So most CTAs' first tiles take one division, those of the first column none."""
+    problem, config = packed(1024, 1024, 64), Config(group_m=3)
+    for grid, group in ((32, 8), (31, 3)):
+        launch = Launch(grid=grid, block=384, cluster=1, smem_bytes=0)
+        assert {IntArgument("group_m", group, 4), IntArgument("square_m", group, 4)} <= set(
+            HOPPER.arguments(problem, config, launch)
+        )
 
 
 def test_squares_never_exceed_the_group_or_the_columns() -> None:

@@ -18,8 +18,10 @@ from tilewright.bench.suite import GROUPS
 from tilewright.config import Config
 from tilewright.errors import RefusalError
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import MAX_EXTENT, Problem, checked, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem, checked
 from tilewright.tiling import MAX_TILES
+from tilewright.tma import MAX_EXTENT
 
 H200 = device.preset("h200")
 SETTINGS = settings(

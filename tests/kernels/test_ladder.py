@@ -23,7 +23,8 @@ from tilewright.jit.source import Binary
 from tilewright.kernels import catalog
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import device_code, render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 EVEN, ODD = packed(4096, 4096, 4096), packed(4096, 4095, 4096)

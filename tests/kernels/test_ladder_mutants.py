@@ -15,7 +15,7 @@ from tilewright.jit.build import build
 from tilewright.jit.source import Binary
 from tilewright.kernels.ladder import RUNGS
 from tilewright.kernels.render import render
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 H200 = device.preset("h200")
 PROBLEM = packed(300, 520, 392)  # several tiles a CTA, k longer than every FIFO, edges

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tilewright import device
-from tilewright.epilogue import Gated, packed_form
+from tilewright.epilogue import Gated
 from tilewright.kernels.narrow import narrow_space
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 

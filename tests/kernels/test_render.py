@@ -24,12 +24,11 @@ from tilewright.epilogue import (
     Scale,
     Silu,
     Step,
-    packed_form,
 )
 from tilewright.kernels.fused import header
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import device_code, render, wgmma_header
-from tilewright.problem import packed
+from tilewright.packing import packed, packed_form
 
 H200 = device.preset("h200")
 PROBLEM = packed(512, 512, 512)

@@ -15,7 +15,9 @@ from tilewright.jit.build import build
 from tilewright.kernels import repack
 from tilewright.kernels.hopper import HOPPER
 from tilewright.model import best, repack_us
-from tilewright.problem import MAX_EXTENT, Problem, checked, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem, checked
+from tilewright.tma import MAX_EXTENT
 
 H200 = device.preset("h200")
 

@@ -10,7 +10,8 @@ from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.kernels.sliced import LEAST_K, slice_counts, sliced_space
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 H200 = device.preset("h200")
 TILE = Config(tile_m=128, tile_n=128, stages=6, store_slots=1)

@@ -14,7 +14,7 @@ import tilewright
 from tilewright import device
 from tilewright.backends.base import IntArgument, MapArgument, PointerArgument, StructArgument
 from tilewright.config import Config
-from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step, packed_form
+from tilewright.epilogue import Add, Bias, Gated, RowAmax, Scale, Step
 from tilewright.errors import ConfigError
 from tilewright.jit.build import build
 from tilewright.kernels import product, repack, sums
@@ -22,7 +22,9 @@ from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.legality import MAX_SLICES, MAX_SLICES_BYTES
 from tilewright.model import predict, sums_us
-from tilewright.problem import MAX_EXTENT, Problem, packed
+from tilewright.packing import packed, packed_form
+from tilewright.problem import Problem
+from tilewright.tma import MAX_EXTENT
 
 H200 = device.preset("h200")
 SMALL = Config(tile_m=64, tile_n=64, consumers=1, stages=4, store_slots=1)

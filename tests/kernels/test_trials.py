@@ -9,7 +9,8 @@ from tilewright.config import Config
 from tilewright.jit.build import build
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.tuning.candidates import candidates_of
 
 H200 = device.preset("h200")

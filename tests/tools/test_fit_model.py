@@ -12,7 +12,7 @@ import pytest
 from tilewright import model, work
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,7 +13,7 @@ from tilewright import device, records
 from tilewright.bench.suite import problem_of
 from tilewright.config import Config
 from tilewright.kernels.repack import repacked
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.records import Record
 
 ROOT = Path(__file__).parents[2]

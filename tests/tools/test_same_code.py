@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import choice, device, records
 from tilewright.kernels import catalog
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,8 @@ from tilewright.config import Config
 from tilewright.errors import DriverError
 from tilewright.jit.source import Binary, Resources
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.tuning import gpu as bench
 from tilewright.tuning.child import Job
 from tilewright.tuning.gpu import GpuBench, sampled_columns, set_bytes

@@ -20,7 +20,7 @@ from tilewright import device, dispatch, model, records
 from tilewright.config import Config
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
 from tilewright.order import INVARIANT, order_of
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.records import RecordsWarning
 from tilewright.tuning import candidates as proposing
 from tilewright.tuning import tune as tuning

@@ -12,7 +12,7 @@ from tilewright.backends.steps import Built, Scratch, Step, Work
 from tilewright.config import Config
 from tilewright.jit.source import Binary, Resources
 from tilewright.kernels.hopper import HOPPER
-from tilewright.problem import packed
+from tilewright.packing import packed
 from tilewright.tuning.child import Job
 from tilewright.tuning.worker import Worker, WorkerLostError
 

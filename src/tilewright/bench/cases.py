@@ -14,7 +14,8 @@ from typing import Literal
 
 from tilewright.bench.suite import Shape
 from tilewright.config import Config
-from tilewright.problem import AMajor, Major, Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import AMajor, Major, Problem
 
 # One config of each form that the production kernel takes, beside the plain one of Config().
 FORMS: dict[str, Config] = {

@@ -16,7 +16,8 @@ from tilewright.backends.cuda import backend
 from tilewright.bench.operands import operand_sets
 from tilewright.dispatch import matmul
 from tilewright.dispatch import plan as make_plan
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 from tilewright.timing import host_cost_us, quartiles
 
 PROBLEMS: tuple[Problem, ...] = (packed(128, 128, 128), packed(384, 128, 256), packed(1024, 1024, 1024))

@@ -20,8 +20,9 @@ from tilewright.calls import Ledger
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError
 from tilewright.kernels.ampere import AMPERE
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import Problem, packed
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 

@@ -29,8 +29,10 @@ from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.ladder_configs import RungConfig
 from tilewright.kernels.render import render
 from tilewright.occupancy import occupancy
-from tilewright.plan import Plan, plan_problem
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.plan import Plan
+from tilewright.planning import plan_problem
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins

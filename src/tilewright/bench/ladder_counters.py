@@ -16,7 +16,8 @@ from typing import Any
 from tilewright.bench import counters
 from tilewright.bench.children import run_limited, write_rows
 from tilewright.bench.ladder import plans_of
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 Progress = Callable[[str], None]  # told what begins

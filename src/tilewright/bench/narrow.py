@@ -12,7 +12,8 @@ from tilewright import model
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.legality import SPLITS
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.problem import Problem
 
 if TYPE_CHECKING:  # a table needs no driver
     from tilewright.backends.cuda import CudaBackend

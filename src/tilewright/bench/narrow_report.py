@@ -11,7 +11,7 @@ from tilewright import model
 from tilewright.bench.floor import floor
 from tilewright.bench.narrow import WEIGHTS
 from tilewright.device import preset
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 Row = dict[str, Any]
 

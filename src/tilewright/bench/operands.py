@@ -12,7 +12,8 @@ import torch
 
 from tilewright.check import integer_limit, integer_stride
 from tilewright.host_operands import filler, is_left_out, range_of
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
+from tilewright.tma import TMA_ALIGNMENT_BYTES
 
 Kind = Literal["normal", "integer"]
 

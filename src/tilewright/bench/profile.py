@@ -28,8 +28,9 @@ from tilewright.device import Device, preset
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.kernels.ampere import AMPERE
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import Problem, packed
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 

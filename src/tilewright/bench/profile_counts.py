@@ -18,8 +18,9 @@ from tilewright.bench.launched import NAN_WORD, ONES, operand_bytes
 from tilewright.calls import Ledger
 from tilewright.emulated_time import emulated_s
 from tilewright.errors import ConfigError, EmulationError
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import Problem, packed
+from tilewright.problem import Problem
 
 EXACT_S = 10.0  # what a launch may take in the emulator by estimate to be run as it is
 WAVEFRONT_BYTES = 128

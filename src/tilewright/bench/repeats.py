@@ -23,8 +23,10 @@ from tilewright.jit.source import Source
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import render
-from tilewright.plan import Plan, plan_problem
-from tilewright.problem import Problem, packed
+from tilewright.packing import packed
+from tilewright.plan import Plan
+from tilewright.planning import plan_problem
+from tilewright.problem import Problem
 
 Row = dict[str, Any]
 

@@ -195,7 +195,7 @@ def problem_of(
 ) -> Problem:
     """The product of contiguous matrices, as they are in a model: rows are padded to nothing.
 
-    Unlike problem.packed(), rows of an odd length stay odd; whether tilewright serves them, its plan says.
+    Unlike packing.packed(), rows of an odd length stay odd; whether tilewright serves them, its plan says.
     """
     m, n, k = shape
     kind = dtypes.by_name(dtype)

@@ -28,9 +28,9 @@ from tilewright.bench.suite import Entry, problem_of
 from tilewright.config import Config, changes_from
 from tilewright.device import Device
 from tilewright.errors import RefusalError, TilewrightError, UnsupportedError
+from tilewright.kernels.catalog import offered_family
 from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
-from tilewright.plan import offered_family
 from tilewright.problem import Problem
 
 Row = dict[str, Any]

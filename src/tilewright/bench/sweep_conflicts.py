@@ -15,7 +15,7 @@ from tilewright.bench.ladder import occupancy_pct
 from tilewright.bench.ladder_emulated import emulate
 from tilewright.bench.profile_counts import emulated_counts
 from tilewright.bench.sweeps import PROBLEM, Sweep
-from tilewright.problem import packed
+from tilewright.packing import packed
 
 Row = dict[str, Any]
 

@@ -23,8 +23,9 @@ from tilewright.kernels.family import group_rows
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import render
+from tilewright.packing import packed
 from tilewright.plan import Plan
-from tilewright.problem import Problem, packed
+from tilewright.problem import Problem
 from tilewright.tiling import WARP_THREADS
 
 Row = dict[str, Any]

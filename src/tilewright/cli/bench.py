@@ -32,7 +32,12 @@ def bench(
     ] = "all",
     into: Annotated[
         Path,
-        typer.Option("--into", metavar="DIR", help="Rows, table and plots; a run that was stopped goes on there."),
+        typer.Option(
+            "--into",
+            metavar="DIR",
+            parser=terminal.path_of,
+            help="Rows, table and plots; a run that was stopped goes on there.",
+        ),
     ] = DEFAULT_FOLDER,
     modes: Annotated[
         str, typer.Option("--modes", help="burst, interleaved, steady, joined by commas.")
@@ -44,11 +49,19 @@ def bench(
         float, typer.Option("--tune-s", min=0.0, help="Seconds a shape to look for cuBLASLt's best; 0: leave it out.")
     ] = 20.0,
     tuned_from: Annotated[
-        Path | None, typer.Option("--tuned-from", metavar="FILE", help="Race the finalists of these rows; no search.")
+        Path | None,
+        typer.Option(
+            "--tuned-from", metavar="FILE", parser=terminal.path_of, help="Race the finalists of these rows; no search."
+        ),
     ] = None,
     records: Annotated[
         Path | None,
-        typer.Option("--records", metavar="FILE", help="JSON of problem to config words; default your records."),
+        typer.Option(
+            "--records",
+            metavar="FILE",
+            parser=terminal.path_of,
+            help="JSON of problem to config words; default your records.",
+        ),
     ] = None,
     reduction: request.ReductionOption = Reduction.fast,
     time_budget: Annotated[
@@ -56,7 +69,10 @@ def bench(
     ] = None,
     limit_s: Annotated[float, typer.Option("--limit-s", min=1.0, help="Time limit of one shape.")] = 120.0,
     show: Annotated[
-        Path | None, typer.Option("--show", metavar="FILE", help="Measure nothing: report the rows of this file.")
+        Path | None,
+        typer.Option(
+            "--show", metavar="FILE", parser=terminal.path_of, help="Measure nothing: report the rows of this file."
+        ),
     ] = None,
 ) -> None:
     """Measure a suite of shapes beside cuBLAS and the best of cuBLASLt."""
@@ -122,7 +138,7 @@ def _check_gpu() -> None:
     from tilewright.backends.cuda import backend  # the driver bindings
     from tilewright.bench.verify import has_torch
     from tilewright.errors import UnsupportedError
-    from tilewright.plan import check_supported
+    from tilewright.kernels.catalog import check_supported
 
     check_supported(backend().device(0))
     if not has_torch():

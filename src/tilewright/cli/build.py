@@ -20,7 +20,10 @@ def build(
     what: Annotated[
         list[str], typer.Argument(metavar="M N K | SUITE", help="One product, a group of the suite, or all of it.")
     ],
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder of the cubins; made when absent.")],
+    into: Annotated[
+        Path,
+        typer.Option("--into", metavar="DIR", parser=terminal.path_of, help="Folder of the cubins; made when absent."),
+    ],
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Compiles at the same time.")] = None,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,

@@ -27,7 +27,8 @@ def ceilings(
     ] = None,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Write the rows and the table there.")
+        Path | None,
+        typer.Option("--into", metavar="DIR", parser=terminal.path_of, help="Write the rows and the table there."),
     ] = None,
 ) -> None:
     """Measure what this card does at most: tensor cores, memory, launches."""
@@ -47,7 +48,7 @@ def why_no_gpu() -> str:
     """The reason why Hopper's kernels cannot run on a GPU here; empty when they can."""
     from tilewright.backends.cuda import backend  # the driver bindings
     from tilewright.errors import DriverError, UnsupportedError
-    from tilewright.plan import check_supported
+    from tilewright.kernels.catalog import check_supported
 
     try:
         check_supported(backend().device(0), sms=((9, 0),))

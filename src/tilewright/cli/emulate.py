@@ -81,7 +81,10 @@ def emulate(
         list[str], typer.Argument(metavar="M N K | FILE", help="One product, or a .ptx or .cu file with --launch.")
     ],
     launch: Annotated[
-        Path | None, typer.Option("--launch", metavar="FILE.toml", help="How FILE is launched: docs/emulator.md.")
+        Path | None,
+        typer.Option(
+            "--launch", metavar="FILE.toml", parser=terminal.path_of, help="How FILE is launched: docs/emulator.md."
+        ),
     ] = None,
     rung: Annotated[
         str | None, typer.Option("--rung", metavar="v04", help="This kernel of the ladder, not the production one.")
@@ -97,7 +100,10 @@ def emulate(
         int | None, typer.Option("--max-blocks", min=1, help="Blocks of instructions without progress: endless.")
     ] = None,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="DIR", help="Write FILE's buffers there afterwards, as .npy.")
+        Path | None,
+        typer.Option(
+            "--save", metavar="DIR", parser=terminal.path_of, help="Write FILE's buffers there afterwards, as .npy."
+        ),
     ] = None,
     dtype: request.DTypeOption = "bf16",
     out_dtype: request.OutDTypeOption = None,

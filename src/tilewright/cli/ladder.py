@@ -51,7 +51,10 @@ def ladder(
     ] = 0.0,
     emulate: Annotated[bool, typer.Option("--emulate", help="Use the emulator, even where a GPU is.")] = False,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Write the rows, the table and the plot there.")
+        Path | None,
+        typer.Option(
+            "--into", metavar="DIR", parser=terminal.path_of, help="Write the rows, the table and the plot there."
+        ),
     ] = None,
 ) -> None:
     """Climb a ladder, one idea a kernel: Hopper's eleven and the production kernel, or Ampere's ten."""
@@ -86,7 +89,7 @@ def ladder(
 
 def _problem(size: str) -> Problem:
     """Raises: typer.BadParameter: no size. ShapeError: none that can be computed."""
-    from tilewright.problem import packed  # see ladder()
+    from tilewright.packing import packed  # see ladder()
 
     return packed(*terminal.extents_of(size))
 

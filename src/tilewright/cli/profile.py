@@ -43,11 +43,17 @@ def profile(
     from_file: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FILE", help="Compare what was counted before: ncu's .csv, or a .json of --into."
+            "--from",
+            metavar="FILE",
+            parser=terminal.path_of,
+            help="Compare what was counted before: ncu's .csv, or a .json of --into.",
         ),
     ] = None,
     limit_s: Annotated[float, typer.Option("--limit-s", min=1.0, help="Seconds for ncu and its child.")] = 120.0,
-    into: Annotated[Path | None, typer.Option("--into", metavar="FILE", help="Write the rows there, as JSON.")] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--into", metavar="FILE", parser=terminal.path_of, help="Write the rows there, as JSON."),
+    ] = None,
 ) -> None:
     """Count one kernel with ncu, beside the emulator's counts of it. Exit 1 where the two disagree."""
     from tilewright.bench import profile as measurement  # plans and kernels, which --help does not need

@@ -106,9 +106,9 @@ def problem(
 ) -> Problem:
     """The product of freshly allocated matrices, or a batch of such products.
 
-    Raises: ShapeError, LayoutError, DTypeError: see problem.packed.
+    Raises: ShapeError, LayoutError, DTypeError: see packing.packed.
     """
-    from tilewright.problem import packed  # NumPy and ml_dtypes, 200 ms that --help does not need
+    from tilewright.packing import packed  # NumPy and ml_dtypes, 200 ms that --help does not need
 
     return packed(
         m,

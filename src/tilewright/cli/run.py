@@ -139,7 +139,7 @@ def _target(name: str | None) -> tuple[Device, str]:
     """The device to plan for, and why nothing can be executed on it; no reason means that it is present and served."""
     from tilewright.backends.cuda import backend  # the driver bindings, which --help does not need
     from tilewright.errors import DriverError, UnsupportedError
-    from tilewright.plan import check_supported
+    from tilewright.kernels.catalog import check_supported
 
     preset = request.preset(name)
     if name is not None:

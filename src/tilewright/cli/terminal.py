@@ -114,6 +114,16 @@ def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, default=str))
 
 
+def path_of(text: str | Path) -> Path:
+    """The file or folder that an option names, or its default: the parser of every option that is one.
+
+    Raises: typer.BadParameter: no text, which Path would take for the folder that the command runs in.
+    """
+    if not str(text).strip():
+        raise typer.BadParameter(f"{text!r} names no file or folder; '.' is the one that the command runs in")
+    return Path(text)
+
+
 def check_folder(option: str, folder: Path) -> None:
     """Makes the folder that results go to: before hours of measuring, not after.
 

@@ -46,11 +46,19 @@ def tune(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Write the winners to your records.")] = True,
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="FILE", help="Append every candidate's figures, as JSON lines.")
+        Path | None,
+        typer.Option(
+            "--into", metavar="FILE", parser=terminal.path_of, help="Append every candidate's figures, as JSON lines."
+        ),
     ] = None,
     build: Annotated[
         Path | None,
-        typer.Option("--build", metavar="DIR", help="Only compile the candidates, for a machine without a compiler."),
+        typer.Option(
+            "--build",
+            metavar="DIR",
+            parser=terminal.path_of,
+            help="Only compile the candidates, for a machine without a compiler.",
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option("--device", metavar="PRESET", help="With --build and --forget: of h200, h100 ...")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.config import Config
-from tilewright.device import Device
+from tilewright.device import PRESETS, Device, preset
 from tilewright.errors import ConfigError, UnsupportedError
 from tilewright.kernels.ampere import AMPERE
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
@@ -48,6 +48,30 @@ def offered(device: Device, problem: Problem) -> Family | None:
         return None
     of_hopper, of_others = _OFFERED[device.sm]
     return of_hopper if problem.is_for_wgmma and not problem.gate_refusals else of_others
+
+
+def check_supported(device: Device, sms: tuple[tuple[int, int], ...] = SUPPORTED_SMS) -> None:
+    """Raises UnsupportedError: a device of none of these compute capabilities, before anything is compiled for it."""
+    if device.sm not in sms:
+        served = ", ".join(f"{major}.{minor}" for major, minor in sms)
+        raise UnsupportedError(
+            asked=f"{device.name} with compute capability {device.sm[0]}.{device.sm[1]}",
+            rule=f"kernels are written for compute capability {served}",
+            works=f"use such a GPU ({_cards(sms)} for instance), or torch.matmul on this device",
+        )
+
+
+def offered_family(problem: Problem, device: Device) -> Family:
+    """The family that the product is offered on the device. Raises: what check_supported() raises."""
+    check_supported(device)
+    found = offered(device, problem)
+    assert found is not None  # else it was refused
+    return found
+
+
+def _cards(sms: tuple[tuple[int, int], ...]) -> str:
+    """The presets of these compute capabilities, by their short names."""
+    return ", ".join(name for name in PRESETS if preset(name).sm in sms)
 
 
 def family_of(config: Config) -> Family:

@@ -14,7 +14,8 @@ from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError
-from tilewright.problem import MAX_BATCH_DIMS, Problem
+from tilewright.problem import Problem
+from tilewright.tma import MAX_BATCH_DIMS
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 

@@ -14,7 +14,8 @@ from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.jit.source import Source
 from tilewright.kernels.render import constants_header, unit
-from tilewright.problem import MAX_BATCH_DIMS, TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
+from tilewright.tma import MAX_BATCH_DIMS, TMA_ALIGNMENT_BYTES
 
 NAME = "repack"
 CHUNK_BYTES = 16  # that one thread moves at once

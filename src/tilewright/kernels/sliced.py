@@ -13,7 +13,8 @@ from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.kernels.narrow import deep
 from tilewright.legality import MAX_SLICES
-from tilewright.problem import TMA_ALIGNMENT_BYTES, Problem
+from tilewright.problem import Problem
+from tilewright.tma import TMA_ALIGNMENT_BYTES
 
 LEAST_K = 4096  # below, what the second launch costs is no part of the whole any more. A judgement
 _LEAST_K_TILES = 6  # of a slice: the ring has to fill before it is of use. A judgement

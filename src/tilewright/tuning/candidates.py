@@ -16,11 +16,11 @@ from tilewright.device import Device
 from tilewright.errors import CompileError, UnsupportedError
 from tilewright.jit.build import build, source_digest_of
 from tilewright.jit.source import Binary
+from tilewright.kernels.catalog import offered_family
 from tilewright.kernels.family import Family
 from tilewright.kernels.product import sources
 from tilewright.kernels.repack import repacked
 from tilewright.order import Reduction
-from tilewright.plan import offered_family
 from tilewright.problem import Problem
 from tilewright.tuning.outcome import Status
 

@@ -25,9 +25,10 @@ from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
 from tilewright.kernels import product
+from tilewright.kernels.catalog import check_supported
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
-from tilewright.plan import check_supported, checked_num_sms
+from tilewright.planning import checked_num_sms
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
 from tilewright.tuning.candidates import Entry, candidates_of, compile_all, computed_problem

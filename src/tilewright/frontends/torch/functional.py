@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.epilogue import Activation, Split
+from tilewright.epilogue_steps import Activation, Split
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import eager, gradients, ops, products
 
@@ -98,7 +98,8 @@ def linear(
     """x weight^T + bias as torch.nn.functional.linear, and `activation` of that: "relu", "gelu" (erf), "gelu_tanh" or
     "silu".
 
-    Shapes: x (..., k), weight (n, k), bias (n,), the result (..., n), row-major.
+    Shapes: x (..., k), weight (n, k), bias (n,) or a single element, the result (..., n), row-major. A weight (k,) goes
+    with a bias () and gives (...,).
     `main_grad`: a float32 buffer of weight's shape to which the backward adds weight's gradient, at once and in fp32;
     weight.grad then stays as it is.
     Raises: as matmul(); UnsupportedError: another activation, or a main_grad that is no such buffer.
@@ -107,12 +108,39 @@ def linear(
     if out is not None:
         return out
     try:
-        return ops.linear(x, weight, bias, main_grad, activation)
+        if weight.dim() == 1:
+            return _linear_of_one_column(x, weight, bias, activation, main_grad)
+        return ops.linear(x, weight, _spread(bias, weight), main_grad, activation)
     except _NO_KERNEL:
         given = {name: value for name, value in (("bias", bias), ("main_grad", main_grad)) if value is not None}
         _check_tensors("linear", x=x, weight=weight, **given)
         products.check_activation(activation)
         raise
+
+
+def _linear_of_one_column(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation | None, main_grad: Tensor | None
+) -> Tensor:
+    """linear() of a weight (k,): that of the one row, without the dimension that it has no name for."""
+    if bias is not None and bias.dim():
+        raise ShapeError(
+            asked=f"bias {tuple(bias.shape)} and weight {tuple(weight.shape)}",
+            rule="a weight of one dimension makes one value of a row, and its bias is one element of no dimension",
+            works="pass bias[0], or weight[None] for a result with a last dimension",
+        )
+    column = None if bias is None else bias.unsqueeze(0)
+    total = None if main_grad is None else main_grad.unsqueeze(0)
+    return linear(x, weight.unsqueeze(0), column, activation=activation, main_grad=total).squeeze(-1)
+
+
+def _spread(bias: Tensor | None, weight: Tensor) -> Tensor | None:
+    """The bias as a row, where torch broadcasts it to one: (), (1,), (1, 1), (1, n). Others as they are."""
+    if bias is None or weight.dim() != 2 or bias.dim() > 2 or (bias.dim() == 2 and bias.shape[0] != 1):
+        return bias
+    row = bias[0] if bias.dim() == 2 else bias
+    if row.dim() == 1 and row.shape[0] != 1:
+        return row
+    return row.expand(weight.shape[0])
 
 
 def linear_around(
@@ -131,7 +159,10 @@ def linear_around(
         return products.plain_linear(x, weight, bias, activation)
     if not eager.is_recordable(x, weight):
         return None
-    return gradients.record_linear(x, weight, bias, main_grad, activation)
+    try:
+        return gradients.record_linear(x, weight, bias, main_grad, activation)
+    except ShapeError:  # of a bias for linear() to broadcast; asked for by no call that is served
+        return None
 
 
 def gated_linear(
@@ -162,8 +193,11 @@ def gated_linear(
         raise
 
 
-def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta c + alpha a x b as torch.addmm, in a's type. With beta = 0, c is not read: NaN in it stays out.
+def addmm(
+    c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """beta c + alpha a x b as torch.addmm, rounded once, to a's type or `out_dtype`, which is matmul()'s. With beta =
+    0, c is not read: NaN in it stays out.
 
     Shapes: a (m, k), b (k, n), c of a shape that broadcasts to (m, n), the result's.
     Raises: as matmul(); UnsupportedError: a c that is of neither a's type nor float32. DTypeError: an alpha or beta
@@ -171,8 +205,10 @@ def addmm(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1)
     """
     _check_tensors("addmm", c=c, a=a, b=b)
     try:
-        return ops.addmm(c, a, b, beta, alpha)  # whole numbers by default: of a float a compiler would make an input
+        # beta and alpha are whole numbers by default: of a float a compiler would make an input
+        return ops.addmm(c, a, b, beta, alpha, out_dtype)
     except _NO_KERNEL:
+        _check_out_dtype(out_dtype)
         products.check_numbers(c, beta, alpha)
         raise
 

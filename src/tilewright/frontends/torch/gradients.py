@@ -25,6 +25,7 @@ def _save_matmul(ctx: Any, needs: Sequence[bool], a: Tensor, b: Tensor, out_dtyp
     """Each operand is kept for the other one's gradient alone."""
     needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.shapes, ctx.dtype = (a.shape, b.shape), a.dtype
 
 
@@ -76,6 +77,7 @@ def _save_linear(
     ctx.save_for_backward(
         x if needs_weight else None, weight if keeps_weight else None, bias if activation else None, kept
     )
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.needs = tuple(needs[:2])
     ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
     ctx.activation = activation
@@ -148,12 +150,20 @@ def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> 
 
 
 def _save_addmm(
-    ctx: Any, needs: Sequence[bool], c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+    ctx: Any,
+    needs: Sequence[bool],
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> None:
     needs_c, needs_a, needs_b, *_ = needs
     ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+    ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.c_like = (c.shape, c.dtype) if needs_c else None
-    ctx.beta, ctx.alpha = beta, alpha
+    ctx.beta, ctx.alpha, ctx.dtype = beta, alpha, a.dtype
 
 
 def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -162,9 +172,10 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.c_like is not None:
         shape, dtype = ctx.c_like
         grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
+    grad = grad.to(ctx.dtype)  # as in _matmul_backward()
     grad_a = None if b is None else _scaled(eager.matmul(grad, b.t()), ctx.alpha)
     grad_b = None if a is None else _scaled(eager.matmul(a.t(), grad), ctx.alpha)
-    return grad_c, grad_a, grad_b, None, None
+    return grad_c, grad_a, grad_b, None, None, None
 
 
 def _scaled(tensor: Tensor, factor: float) -> Tensor:
@@ -269,9 +280,23 @@ def _needs(keyset: Any, ctx: Any) -> Sequence[bool]:
     return needs if keyset is None else needs[1:]
 
 
+def _of_defined(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """The formula; of a result without a gradient no gradients, as of torch's own products: nothing is multiplied, and
+    a leaf's grad stays None."""
+
+    def backward_of(ctx: Any, grad: Tensor | None) -> Any:
+        return _NO_GRADIENTS if grad is None else backward(ctx, grad)
+
+    return backward_of
+
+
+# At least as many as the op of the most arguments has; autograd takes further ones that are None.
+_NO_GRADIENTS = (None,) * 8
+
+
 def _recorder(op: Any, forward: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:
     """What records a call of `forward` in autograd, with `backward` for later."""
-    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(_of_defined(backward))}
     function: Any = type(f"Tilewright{op._opname.capitalize()}", (torch.autograd.Function,), methods)
     # The C function: Function.apply of Python costs more, and refuses torch.func, which has unwrapped its tensors
     # when it comes here.

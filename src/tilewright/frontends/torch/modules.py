@@ -56,11 +56,13 @@ class PatchedLinear(Linear):
 
 
 def is_served(x: Tensor, weight: Tensor, bias: Tensor | None, emulates: bool = False) -> bool:
-    """Whether this very call is one for tilewright: plain tensors of one 16-bit type, or about to be cast to one, on a
-    device with kernels. Everything else is torch's."""
+    """Whether this very call is one for tilewright: plain tensors of one 16-bit type, or about to be cast to one, in
+    nn.Linear's own shapes, on a device with kernels. Everything else is torch's."""
     if not (isinstance(x, Tensor) and is_memory(x) and is_memory(weight)):
         return False  # a proxy of a tracer, or a class whose memory is not its value
     if forward_ad._current_level >= 0 or x.layout is not torch.strided or x.is_nested:
+        return False
+    if weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return False
     kind = weight.device.type
     if x.device != weight.device or not (kind == "cuda" or (emulates and kind == "cpu")):

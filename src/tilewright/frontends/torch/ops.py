@@ -10,7 +10,7 @@ product is (products.py).
     linear_and_pre(x, weight, bias, activation)         the same, and what the activation was given
     gated_linear(x, weight, bias, main_grad, activation, split)    activation(gate) up, of x weight^T + bias
     gated_linear_and_pre(x, weight, bias, activation, split)       the same, and gate and up
-    addmm(c, a, b, beta, alpha)             as torch.addmm
+    addmm(c, a, b, beta, alpha, out_dtype)  as torch.addmm
     add_weight_grad(grad, x, main_grad)     main_grad += grad^T x, in fp32
 """
 
@@ -39,7 +39,7 @@ for _schema in (
     "gated_linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str activation='silu', "
     "str split='halves') -> Tensor",
     "gated_linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation, str split) -> (Tensor, Tensor)",
-    "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0) -> Tensor",
+    "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0, ScalarType? out_dtype=None) -> Tensor",
     "add_weight_grad(Tensor grad, Tensor x, Tensor(a!) main_grad) -> ()",
 ):
     library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -104,7 +104,7 @@ def _check_linear(
             raise ShapeError(
                 asked=f"bias {tuple(bias.shape)} and weight {tuple(weight.shape)}",
                 rule="bias has an element for each of weight's rows",
-                works="pass bias (out_features,)",
+                works="pass bias (out_features,); one of another shape can be added to the result",
             )
         products.check_bias_dtype(bias.dtype, x.dtype)
     if main_grad is not None:
@@ -135,8 +135,8 @@ def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
         )
 
 
-def _check_addmm(c: Tensor, a: Tensor, b: Tensor) -> None:
-    products.check_dtypes("a", a.dtype, "b", b.dtype)
+def _check_addmm(c: Tensor, a: Tensor, b: Tensor, out_dtype: torch.dtype | None) -> None:
+    products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
     _check_devices(a, b, c)
     if a.dim() != 2 or b.dim() != 2:
         raise ShapeError(
@@ -220,9 +220,11 @@ def _gated_linear_and_pre(
     return products.gated_linear(x, weight, bias, activation, split, pre), pre
 
 
-def _addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    _check_addmm(c, a, b)
-    return products.product_added(c, a, b, beta, alpha)
+def _addmm(
+    c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    _check_addmm(c, a, b, out_dtype)
+    return products.product_added(c, a, b, beta, alpha, out_dtype)
 
 
 def _add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:
@@ -285,9 +287,11 @@ def _fake_gated_linear_and_pre(
     return out, x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-def _fake_addmm(c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0) -> Tensor:
-    _check_addmm(c, a, b)
-    return a.new_empty((a.shape[0], b.shape[1]))
+def _fake_addmm(
+    c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    _check_addmm(c, a, b, out_dtype)
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
 
 
 def _fake_add_weight_grad(grad: Tensor, x: Tensor, main_grad: Tensor) -> None:

@@ -17,7 +17,8 @@ from tilewright import dispatch
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.frontends.torch import products
 from tilewright.frontends.torch.modules import PatchedLinear, is_memory
-from tilewright.plan import check_supported, checked_flag
+from tilewright.kernels.catalog import check_supported
+from tilewright.planning import checked_flag
 
 
 @dataclass(frozen=True)

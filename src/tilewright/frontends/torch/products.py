@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tilewright import dispatch
 from tilewright.dtypes import by_name
-from tilewright.epilogue import Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, Relu, Silu, Step, as_epilogue
+from tilewright.epilogue_steps import Alpha, Aux, Beta, Bias, Epilogue, Gated, Gelu, Relu, Silu, Step, as_epilogue
 from tilewright.errors import DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -270,12 +270,15 @@ def _gating(bias: Tensor | None, activation: Any, split: Any, pre: Tensor | None
     return Epilogue((*before, Gated(activation, split)))
 
 
-def product_added(c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    """beta c + alpha a x b in a's type, summed in fp32 and rounded once. With beta = 0, c is not read."""
+def product_added(
+    c: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """beta c + alpha a x b in a's type or another one, summed in fp32 and rounded once. With beta = 0, c is not
+    read."""
     steps: list[Step] = [] if alpha == 1 else [Alpha(alpha)]
     if beta != 0:
         steps.append(_added(c.detach(), a.shape[0], b.shape[1], beta))
-    return product(a, b, epilogue=Epilogue(tuple(steps)) if steps else None)
+    return product(a, b, out_dtype, Epilogue(tuple(steps)) if steps else None)
 
 
 def _added(c: Tensor, m: int, n: int, beta: float) -> Step:

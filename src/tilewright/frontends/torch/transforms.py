@@ -134,7 +134,14 @@ def _vmap_gated_linear_and_pre(
 
 
 def _vmap_addmm(
-    info: Any, in_dims: Any, c: Tensor, a: Tensor, b: Tensor, beta: float = 1.0, alpha: float = 1.0
+    info: Any,
+    in_dims: Any,
+    c: Tensor,
+    a: Tensor,
+    b: Tensor,
+    beta: float = 1.0,
+    alpha: float = 1.0,
+    out_dtype: torch.dtype | None = None,
 ) -> tuple[Tensor, int]:
     c_dim, a_dim, b_dim, *_ = in_dims
     product, _ = _vmap_matmul(info, (a_dim, b_dim), a, b, torch.float32)
@@ -143,7 +150,7 @@ def _vmap_addmm(
     out = product * alpha
     if beta:
         out = out + _front(c, c_dim, 2).float() * beta
-    return out.to(a.dtype), 0
+    return out.to(out_dtype or a.dtype), 0
 
 
 def _refuse_vmap(info: Any, in_dims: Any, *args: Any) -> Any:

@@ -27,9 +27,9 @@
 // where a tile lies from shared memory.
 //
 // Start. Memory is far, so the producer's lane asks for it first: it makes the full barriers of the first EARLY_SLOTS
-// slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready. Nobody else
-// touches a barrier or a slot before the CTA has met. Not early: where other CTAs of the cluster are written to, since
-// they have to have started; and behind a launch that has to have ended.
+// slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready. Nobody
+// else touches a barrier or a slot before the CTA has met. Not early: where other CTAs of the cluster are written to,
+// since they have to have started; and behind a launch that has to have ended.
 //
 // Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
 // one of b.

@@ -4,12 +4,12 @@
 // from a ring of its own. The columns of the tile are dealt out: rank r < RECEIVERS adds up and stores STORED_N.
 //
 //             columns, in shares of STORED_N           Each consumer warp works on the 16 rows it always has, with the
-//   rank 0   [ 0 -> rank 0 ][ 1 -> rank 1 ] ...        warps of the same number in the other CTAs and with nobody else:
-//   rank 1   [ 0 -> rank 0 ][ 1 -> rank 1 ] ...        it sends its accumulators of share r to that warp of rank r.
+//   rank 0   [   stays     ][ 1 -> rank 1 ] ...        warps of the same number in the other CTAs and with nobody else:
+//   rank 1   [ 0 -> rank 0 ][   stays     ] ...        it sends its accumulators of share r to that warp of rank r.
 //
 //   barrier, one a warp  filled by                    completes after                  read by
 //   full                 st.async of this warp's      1 arrival (lane 0, expect_tx)    the warp, if its rank receives
-//                        namesakes in all CTAs        and SPLIT_K x SHARE_BYTES
+//                        namesakes in the others      and (SPLIT_K - 1) x SHARE_BYTES
 //   empty                this warp's namesakes have   one arrival of each of the       the warp, before it sends again
 //                        added up what it has sent    RECEIVERS
 //
@@ -23,7 +23,7 @@
 //
 // Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are
 // the lane's four values of a block of 8 columns, as wgmma deals them out; full[warp], empty[warp]. A warp's accesses
-// to it are 512 bytes on end, so no bank is hit twice in a phase.
+// to it are 512 bytes on end, so no bank is hit twice in a phase. The place of the own rank is never written.
 #pragma once
 
 #include "config.cuh"
@@ -125,7 +125,9 @@ public:
                         ptx::ld_shared_v4_f32(source + sender * SHARE_BYTES, part);
                     }
 #pragma unroll
-                    for (int value = 0; value < 4; ++value) sum[value] = sender == 0 ? part[value] : sum[value] + part[value];
+                    for (int value = 0; value < 4; ++value) {
+                        sum[value] = sender == 0 ? part[value] : sum[value] + part[value];
+                    }
                 }
             }
         }

@@ -1,0 +1,108 @@
+"""What is planned with no arrays at all: products and epilogues of arrays that are freshly allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright import dtypes
+from tilewright.dtypes import DTypeLike
+from tilewright.epilogue_form import REDUCED, ArrayForm, Form, StepForm
+from tilewright.epilogue_steps import Epilogue, Step, array_dtype, as_epilogue
+from tilewright.errors import LayoutError, ShapeError
+from tilewright.integers import whole, wholes
+from tilewright.problem import AMajor, Major, OutMajor, Problem, checked
+from tilewright.tma import TMA_ALIGNMENT_BYTES
+
+
+def packed(
+    m: int,
+    n: int,
+    k: int,
+    *,
+    dtype: DTypeLike = "bf16",
+    out_dtype: DTypeLike | None = None,
+    sums: DTypeLike | None = None,
+    a_major: AMajor = "k",
+    b_major: Major = "k",
+    out_major: OutMajor = "n",
+    batch: Iterable[int] = (),
+    shared: str = "",
+    padded: bool = True,
+) -> Problem:
+    """The product of freshly allocated matrices: every pitch is the smallest that TMA can read.
+
+    `padded` False: a and b are contiguous, as an array library makes them, whatever TMA reads. `batch`: as many
+    products, in arrays of their own; `shared` names what all of them have in common, "a" or "b".
+
+    Raises: ShapeError, LayoutError, DTypeError: see checked().
+    """
+    m, n, k = (whole(name, extent, ShapeError) for name, extent in (("m", m), ("n", n), ("k", k)))
+    in_type = dtypes.by_name(dtype)
+    out_type = dtypes.out_choices(in_type)[0] if out_dtype is None else dtypes.by_name(out_dtype)
+    if shared not in ("", "a", "b"):
+        raise LayoutError(
+            asked=f"shared = {shared!r}", rule="it names what all products of a batch share", works="pass 'a' or 'b'"
+        )
+    step = TMA_ALIGNMENT_BYTES // in_type.size if padded else 1
+    a_rows, a_pitch = (m, _round_up(max(k, 1), step)) if a_major == "k" else (k, _round_up(max(m, 1), step))
+    b_rows, b_pitch = (n, _round_up(max(k, 1), step)) if b_major == "k" else (k, _round_up(max(n, 1), step))
+    out_rows, out_pitch = (m, max(n, 1)) if out_major == "n" else (n, max(m, 1))
+    extents = wholes("batch", batch, ShapeError)
+    return checked(
+        Problem(
+            m=m,
+            n=n,
+            k=k,
+            dtype=in_type,
+            out_dtype=out_type,
+            sums=dtypes.summed_in(in_type, sums),
+            a_major=a_major,
+            b_major=b_major,
+            out_major=out_major,
+            a_pitch=a_pitch,
+            b_pitch=b_pitch,
+            out_pitch=out_pitch,
+            batch=extents,
+            a_batch=_packed_batch(extents, 0 if shared == "a" else a_rows * a_pitch),
+            b_batch=_packed_batch(extents, 0 if shared == "b" else b_rows * b_pitch),
+            out_batch=_packed_batch(extents, out_rows * out_pitch),
+        )
+    )
+
+
+def _packed_batch(extents: tuple[int, ...], matrix: int) -> tuple[int, ...]:
+    """Strides of a batch of matrices of so many elements, one behind the other."""
+    strides: list[int] = []
+    for extent in reversed(extents):
+        strides.append(matrix)
+        matrix *= max(extent, 1)
+    return tuple(reversed(strides))
+
+
+def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...] = ()) -> Form:
+    """The form with freshly allocated arrays: for planning with no arrays at all, whose place the names of their
+    element types may take, as in Bias("bf16") | Gelu().
+
+    Shapes: m x n is the product, n its columns before gating; vectors are shared by the matrices of a batch.
+    """
+    steps, columns = [], n
+    for step in as_epilogue(epilogue).steps:
+        array = None
+        if step.array is not None:
+            is_row = step.option == "row" or step.kind in REDUCED
+            is_vector = is_row or step.option == "column"
+            strides = (1, 0) if is_row else (0, 1) if is_vector else (n, 1)
+            sizes: list[int] = []
+            matrix = m if step.kind in REDUCED else 0 if is_vector else m * n
+            for extent in reversed(batch):
+                sizes.append(matrix)
+                matrix *= extent
+            array = ArrayForm(dtype=array_dtype(step.array), strides=strides, batch=tuple(reversed(sizes)))
+        if step.kind == "gated":
+            n //= 2
+        steps.append(StepForm(kind=step.kind, option=step.option, array=array))
+    return Form(tuple(steps)).apart_where_halves_are_odd(columns)
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step

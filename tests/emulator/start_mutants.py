@@ -1,0 +1,156 @@
+"""Bugs of the kernel's start: slots that are filled before the CTA meets, and whose they are; as in mutants.py.
+
+That a kernel which starts beside the launch before does not start early is a fact of its paths, not of a run: nothing
+here has a launch before it (tests/kernels/test_hopper.py).
+"""
+
+from __future__ import annotations
+
+from gemm import WRONG_NUMBERS, Mutant
+from mutants import FENCE, PRODUCER, SCHEDULE, UNIT, mutant
+
+_IS_EARLY = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
+_EARLY_INIT = "init_full<0, EARLY_SLOTS>(ring);"
+_LATE_INIT = "init_full<EARLY_SLOTS, SLOTS>(ring);"
+_START = "first = schedule.first(); if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);"
+_INIT = "ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);"
+_COUNT = "min(EARLY_SLOTS, k_tiles.count)"
+_FROM = "i == 0 ? num_started : 0"
+_LINES = "at(place - column * rows, column, 0);"
+_NO_PLACE = "tensor coordinate"  # of a store: what shared memory holds where no tile's place has been written
+_FILLED_TWICE = ("missing wait", "mbarrier over-arrival", "unordered copies", "operand released early")
+
+START_MUTANTS: tuple[Mutant, ...] = (
+    # -- barriers ----------------------------------------------------------------------------------------------------
+    mutant(
+        "early slots are filled before their barriers are ready",
+        "single",
+        (UNIT, f"{_EARLY_INIT} {_START}", f"{_START} {_EARLY_INIT}"),
+        by="mbarrier before init",
+    ),
+    mutant(
+        "an early slot more than barriers that are ready",
+        "deep ring",
+        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        by="mbarrier before init",
+    ),
+    mutant(
+        "an early slot more than the ring has",
+        "single",
+        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        by=_FILLED_TWICE,
+    ),
+    mutant(
+        "early slots of a ring of two are three",
+        "staggered pair, long k",
+        (PRODUCER, _COUNT, "min(3, k_tiles.count)"),
+        by=_FILLED_TWICE,
+    ),
+    mutant(
+        "inits of early full barriers not fenced",
+        "deep ring",
+        (UNIT, _EARLY_INIT, f"for (uint32_t slot = 0; slot < EARLY_SLOTS; ++slot) {_INIT}"),
+        by="mbarrier init fence",
+    ),
+    mutant(
+        "inits of later full barriers not fenced",
+        "deep ring",
+        (UNIT, _LATE_INIT, f"for (uint32_t slot = EARLY_SLOTS; slot < SLOTS; ++slot) {_INIT}"),
+        by="mbarrier init fence",
+    ),
+    mutant(
+        "no fence of any full barrier, split",
+        "split",
+        (UNIT, f"{_INIT} {FENCE}", _INIT),
+        by="mbarrier init fence",
+    ),
+    mutant(
+        "later full barriers are not made ready",
+        "deep ring",
+        (UNIT, _LATE_INIT, ""),
+        by="mbarrier before init",
+    ),
+    # -- clusters ----------------------------------------------------------------------------------------------------
+    mutant(
+        "a cluster that shares b starts early",
+        "cluster",
+        (UNIT, _IS_EARLY, "STARTS_EARLY = true;"),
+        by=("mbarrier init order", "mbarrier before init"),
+    ),
+    mutant(
+        "a cluster that shares a starts early",
+        "cluster side by side",
+        (UNIT, _IS_EARLY, "STARTS_EARLY = Config::CLUSTER_M == 1;"),
+        by=("mbarrier init order", "mbarrier before init"),
+    ),
+    # -- what is filled ----------------------------------------------------------------------------------------------
+    mutant(
+        "what was filled early is filled again",
+        "single",
+        (PRODUCER, _FROM, "0"),
+        by=("deadlock", "missing wait", _NO_PLACE, WRONG_NUMBERS),
+    ),
+    mutant(
+        "every tile begins where the early slots of the first end",
+        "single",
+        (PRODUCER, _FROM, "num_started"),
+        by="deadlock",
+    ),
+    mutant(
+        "the ring begins again after the early slots",
+        "single",
+        (
+            UNIT,
+            "producer.run(schedule, first);",
+            "Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule, first);",
+        ),
+        by=_FILLED_TWICE,
+    ),
+    mutant(
+        "as many early slots as may be, however short k is",
+        "squares",
+        (PRODUCER, _COUNT, "EARLY_SLOTS"),
+        by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
+    ),
+    mutant(
+        "an early slot does not say whose it is",
+        "single",
+        (PRODUCER, "num_started == 0, batch", "false, batch"),
+        by=("data race", _NO_PLACE, WRONG_NUMBERS),
+    ),
+    mutant(
+        "early slots hold the first k tile",
+        "single",
+        (
+            PRODUCER,
+            "fill_slot(wide, first, num_started, num_started == 0,",
+            "fill_slot(wide, first, 0, num_started == 0,",
+        ),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "early slots of a batch that shares a move on",
+        "a CTA a matrix",
+        (PRODUCER, "num_started == 0, batch.a_member(member), columns", "num_started == 0, member, columns"),
+        by=WRONG_NUMBERS,
+    ),
+    # -- the first tile ----------------------------------------------------------------------------------------------
+    mutant(
+        "the first tile as if out were one square",
+        "squares",
+        (SCHEDULE, "|| !is_one_square) return wide(0);", ") return wide(0);"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "the first tile with rows and columns exchanged",
+        "single",
+        (SCHEDULE, _LINES, "at(column, place - column * rows, 0);"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "the first tile of every CTA is of the first matrix",
+        "a CTA a matrix",
+        (SCHEDULE, "Config::BATCH_DIMS > 0 || Config::TAIL_N > 0 || !is_one", "Config::TAIL_N > 0 || !is_one"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+)

@@ -1,0 +1,45 @@
+"""packing.py: products and epilogues of freshly allocated arrays, known by their types alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.epilogue_steps import Add, Beta, Bias, Gated
+from tilewright.errors import DTypeError, LayoutError
+from tilewright.packing import packed, packed_form
+
+
+def test_what_a_batch_shares_is_a_or_b() -> None:
+    with pytest.raises(LayoutError, match="shared = 'out'"):
+        packed(8, 8, 8, batch=(2,), shared="out")
+
+
+def test_packed_pitches_are_the_smallest_that_tma_reads() -> None:
+    problem = packed(3, 5, 9, b_major="n")
+    assert (problem.a_pitch, problem.b_pitch, problem.out_pitch) == (16, 8, 5)
+
+
+def test_contiguous_matrices_have_no_padding_when_none_is_asked_for() -> None:
+    problem = packed(3, 5, 9, b_major="n", batch=(2,), padded=False)
+    assert (problem.a_pitch, problem.b_pitch, problem.a_batch, problem.b_batch) == (9, 5, (27,), (45,))
+    assert problem.unreadable == ("a", "b")
+
+
+def test_the_form_of_names_is_that_of_packed_arrays() -> None:
+    form = packed_form(Bias("bf16") | Beta(1.0, "fp32") | Gated("silu") | Add("fp16"), 6, 8, (2,))
+    assert str(form) == "bias(column) beta gated(silu halves) add"
+    bias, c, residual = (array for _, _, array in form.arrays)
+    assert (bias.access, bias.batch) == ("columns", (0,))
+    assert (c.strides, c.batch, c.is_paired) == ((8, 1), (48,), True)
+    assert (residual.strides, residual.batch) == ((4, 1), (24,))
+    assert form.transposed.transposed == form
+    assert [array.access for _, _, array in form.transposed.arrays] == ["rows", "m", "m"]
+
+
+@pytest.mark.parametrize("array", [3, np.ndarray])
+def test_what_is_neither_an_array_nor_the_name_of_a_type_has_no_form(array: Any) -> None:
+    with pytest.raises(DTypeError):
+        packed_form(Bias(array), 64, 64)

@@ -277,10 +277,10 @@ def test_rows_hold_the_ratio_to_the_tuned_column_of_the_same_rounds() -> None:
     machine = SimulatedMachine()
     names = ((compare.BASELINE, 200.0), (compare.TUNED, 160.0), ("tilewright", 100.0))
     timing = interleaved(machine, [Candidate(name, machine.work(name, us), 3) for name, us in names])
-    rows = {row["candidate"]: row for row in compare._rows(timing)}
+    rows = {row["candidate"]: row for row in compare._rows(timing, None)}
     assert rows["tilewright"]["ratio"] == pytest.approx(2.0)
     assert rows["tilewright"]["ratio_tuned"] == pytest.approx(1.6)
     assert rows[compare.TUNED]["ratio_tuned"] == 1.0
     assert rows[compare.BASELINE]["ratio_tuned"] == pytest.approx(0.8)
     alone = interleaved(machine, [Candidate(name, machine.work(name, us), 3) for name, us in names[::2]])
-    assert all("ratio_tuned" not in row for row in compare._rows(alone))
+    assert all("ratio_tuned" not in row for row in compare._rows(alone, None))

@@ -24,9 +24,9 @@ import tilewright
 from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.ampere_report import OWN, ceiling_tflops
 from tilewright.bench.ceilings import committed_rows
-from tilewright.bench.children import Row, rows_of_command, run_limited
+from tilewright.bench.children import Row, run_limited
 from tilewright.bench.counters import METRICS
-from tilewright.bench.script import main_of_parts
+from tilewright.bench.script import facts_of_part, main_of_parts, rows_of_part, rows_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
 from tilewright.packing import packed
@@ -319,20 +319,14 @@ def table(rows: list[Row]) -> list[str]:
     return lines
 
 
-def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
-    """The rows of one part, run in a child, and how it ended where that was not well."""
-    about = {"kind": "child", "part": part}
-    return rows_of_command([sys.executable, __file__, "--child", part], limit_s, about)
+run_part = partial(rows_of_part, __file__)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     """What --into holds: the machine's facts with this command, and the rows of the parts."""
-    told, failed = run_part("facts", FACTS_LIMIT_S)
-    facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
-    rows: list[Row] = []
-    for part in parts:
-        own, failed = run_part(part, (LIMITS_S | LIMITS_APART_S)[part])
-        rows += [row | {"device": facts.get("device")} for row in (own if failed is None else [*own, failed])]
+    facts = facts_of_part(run_part, FACTS_LIMIT_S)
+    measured = rows_of_parts(run_part, parts, LIMITS_S | LIMITS_APART_S)
+    rows = [row | {"device": facts.get("device")} for row in measured]
     return {"facts": facts | {"command": " ".join(["benchmarks/ampere.py", *words])}, "rows": rows}
 
 

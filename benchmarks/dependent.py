@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import tilewright
-from tilewright.bench.children import Row, rows_of_command
+from tilewright.bench.children import Row
 from tilewright.bench.dependent_report import COLUMNS, DEPENDENT, SHIPPED, cells, published, told
-from tilewright.bench.script import main_of_parts
+from tilewright.bench.script import main_of_parts, rows_of_part, rows_of_parts
 from tilewright.bench.suite import Shape, problem_of
 from tilewright.device import preset
 from tilewright.jit.source import Source
@@ -182,18 +182,12 @@ def _about(row: Row) -> str:
     return str(row["case"] if row["kind"] == "check" else row["part"])
 
 
-def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
-    """The rows of one part, run in a child, and how it ended where that was not well."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", part]
-    return rows_of_command(command, limit_s, {"kind": "child", "part": part})
+run_part = partial(rows_of_part, __file__)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     """What --into holds: the machine's facts with this command, and the rows of the parts."""
-    rows: list[Row] = []
-    for part in parts:
-        own, failed = run_part(part, LIMITS_S[part])
-        rows += own if failed is None else [*own, failed]
+    rows = rows_of_parts(run_part, parts, LIMITS_S)
     machine = next((row for row in rows if row["kind"] == "facts"), {})
     facts = {name: value for name, value in machine.items() if name not in ("kind", "status")}
     return {

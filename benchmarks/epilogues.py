@@ -16,13 +16,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tilewright
 from tilewright.ampere_config import AmpereConfig
-from tilewright.bench.children import Row, rows_of_command
+from tilewright.bench.children import Row
 from tilewright.bench.epilogue_report import LAYER_BARS, SIZE, layers_mean
-from tilewright.bench.script import main_of_parts
+from tilewright.bench.script import facts_of_part, main_of_parts, rows_of_part, rows_of_parts
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.epilogue import (
@@ -378,20 +379,13 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def run_part(part: str, limit_s: float) -> tuple[list[Row], Row | None]:
-    """The rows of one part, run in a child, and how it ended where that was not well."""
-    about = {"kind": "child", "part": part}
-    return rows_of_command([sys.executable, __file__, "--child", part], limit_s, about)
+run_part = partial(rows_of_part, __file__)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
     """What --into holds: the machine's facts with this command, and the rows of the parts."""
-    told, failed = run_part("facts", FACTS_LIMIT_S)
-    facts = told[0] if told else {name: failed[name] for name in ("status", "why")} if failed else {}
-    rows: list[Row] = []
-    for part in parts:
-        own, failed = run_part(part, LIMITS_S[part])
-        rows += own if failed is None else [*own, failed]
+    facts = facts_of_part(run_part, FACTS_LIMIT_S)
+    rows = rows_of_parts(run_part, parts, LIMITS_S)
     return {"facts": facts | {"command": " ".join(["benchmarks/epilogues.py", *words])}, "rows": rows}
 
 

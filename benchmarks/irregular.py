@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import tilewright
-from tilewright.bench.children import Row, rows_of_command
+from tilewright.bench.children import Row
 from tilewright.bench.irregular import (
     BATCHES,
     CHOICE,
@@ -31,7 +31,7 @@ from tilewright.bench.irregular import (
     problem_of,
     published,
 )
-from tilewright.bench.script import main_of_parts
+from tilewright.bench.script import facts_of_part, main_of_parts, rows_of_part, rows_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
 
@@ -113,11 +113,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def run_part(part: str, limit_s: float) -> list[Row]:
-    """The rows of one part, run in a child; how it ended, where that was not well, is one more."""
-    command = [sys.executable, str(Path(__file__).resolve()), "--child", part]
-    rows, failed = rows_of_command(command, limit_s, {"kind": "child", "part": part})
-    return rows if failed is None else [*rows, failed]
+run_part = partial(rows_of_part, __file__)
 
 
 def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
@@ -127,8 +123,8 @@ def content(words: Sequence[str], parts: Sequence[str]) -> dict[str, Any]:
 
         facts = emulator_facts()
     else:
-        facts = run_part("facts", FACTS_LIMIT_S)[0]
-    rows = [row for part in parts for row in run_part(part, LIMITS_S[part])]
+        facts = facts_of_part(run_part, FACTS_LIMIT_S)
+    rows = rows_of_parts(run_part, parts, LIMITS_S)
     return {"facts": facts | {"command": " ".join(["benchmarks/irregular.py", *words])}, "rows": rows}
 
 

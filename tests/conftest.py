@@ -1,13 +1,19 @@
-"""What every test shares: a kernel cache of the run's own, and the skip of GPU tests with its reason."""
+"""What tests share: a kernel cache of the run's own, a dispatcher on a pretended GPU, the skip of GPU tests."""
 
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
+from fakes import FakeCompiler, HostBackend
 from tilewright.errors import TilewrightError
+
+if TYPE_CHECKING:
+    from tilewright.dispatch import Dispatcher
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -33,6 +39,41 @@ def _no_gpu_memory_ahead() -> None:
     Source: JAX's documentation, "GPU memory allocation". Read when JAX first asks for the card.
     """
     os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
+    """In the place of NVRTC, for plans."""
+    import tilewright.dispatch  # noqa: F401  # loads plan.py, whose name on the package is the function
+
+    fake = FakeCompiler()
+    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", fake)
+    return fake
+
+
+@pytest.fixture
+def backend(compiler: FakeCompiler) -> HostBackend:
+    """In the place of a GPU's driver."""
+    return HostBackend()
+
+
+@pytest.fixture
+def dispatcher(backend: HostBackend) -> Dispatcher:
+    """One of its own, on the pretended GPU."""
+    from tilewright.dispatch import Dispatcher
+
+    return Dispatcher(lambda: backend)
+
+
+@pytest.fixture
+def unplugged(compiler: FakeCompiler) -> Dispatcher:
+    """Of a machine without a GPU."""
+    from tilewright.dispatch import Dispatcher
+
+    def no_driver() -> HostBackend:
+        raise AssertionError("planning a problem touched the driver")
+
+    return Dispatcher(no_driver)
 
 
 @cache

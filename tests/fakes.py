@@ -102,6 +102,16 @@ def product(a: GpuArray, b: GpuArray) -> np.ndarray:
     return a.host.astype(np.float64) @ b.host.astype(np.float64)
 
 
+def arrays(m: int, n: int, k: int, out_dtype: str = "bf16") -> tuple[GpuArray, GpuArray, GpuArray]:
+    """(a, b, out) of a product in bf16 with a k-contiguous b; out is NaN all over."""
+    return gpu((m, k), seed=1), gpu((n, k), seed=2).t(), gpu((m, n), out_dtype, fill=float("nan"))
+
+
+def equals(out: GpuArray, a: GpuArray, b: GpuArray) -> bool:
+    """Whether out is the product, rounded once: operands are small integers, so every partial sum is exact."""
+    return np.array_equal(out.host, product(a, b).astype(out.host.dtype))
+
+
 def aligned_copy(source: np.ndarray, order: str) -> np.ndarray:
     packed = np.array(source, order=order)
     raw = np.zeros(packed.nbytes + 256, np.uint8)

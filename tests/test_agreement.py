@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
-import numpy as np
 import pytest
 
-from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
-from tilewright.dispatch import Dispatcher
+from fakes import arrays, equals, gpu
 from tilewright.errors import DTypeError, LayoutError, ShapeError
 from tilewright.packing import packed
-
-
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch) -> HostBackend:
-    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", FakeCompiler())
-    return HostBackend()
-
-
-@pytest.fixture
-def dispatcher(backend: HostBackend) -> Dispatcher:
-    return Dispatcher(lambda: backend)
-
-
-def arrays(m: int, n: int, k: int, out_dtype: str = "bf16") -> tuple[GpuArray, GpuArray, GpuArray]:
-    return gpu((m, k), seed=1), gpu((n, k), seed=2).t(), gpu((m, n), out_dtype, fill=float("nan"))
-
-
-def equals(out: GpuArray, a: GpuArray, b: GpuArray) -> bool:
-    return np.array_equal(out.host, product(a, b).astype(out.host.dtype))
 
 
 @pytest.mark.parametrize(

@@ -13,37 +13,12 @@ import numpy as np
 import pytest
 
 import tilewright
-from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
+from fakes import FakeCompiler, GpuArray, HostBackend, equals, gpu, product
 from tilewright import calls, device, errors
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
 from tilewright.errors import ConfigError, DTypeError, LayoutError, RefusalError, ShapeError, UnsupportedError
 from tilewright.packing import packed
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
-    import tilewright.dispatch  # noqa: F401  # loads plan.py, whose name on the package is the function
-
-    fake = FakeCompiler()
-    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", fake)
-    return fake
-
-
-@pytest.fixture
-def backend(compiler: FakeCompiler) -> HostBackend:
-    return HostBackend()
-
-
-@pytest.fixture
-def dispatcher(backend: HostBackend) -> Dispatcher:
-    return Dispatcher(lambda: backend)
-
-
-def equals(out: GpuArray, a: GpuArray, b: GpuArray) -> bool:
-    """Whether out is the product, rounded once: operands are small integers, so every partial sum is exact."""
-    return np.array_equal(out.host, product(a, b).astype(out.host.dtype))
-
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
 

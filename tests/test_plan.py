@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from fakes import FakeCompiler, GpuArray, HostBackend, gpu, product
+from fakes import GpuArray, HostBackend, arrays, equals, gpu
 from tilewright import device
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
@@ -18,42 +18,6 @@ from tilewright.errors import ConfigError, DTypeError, LayoutError, UnsupportedE
 from tilewright.packing import packed
 from tilewright.plan import Plan
 from tilewright.tma import MAX_EXTENT
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
-    fake = FakeCompiler()
-    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", fake)
-    return fake
-
-
-@pytest.fixture
-def backend(compiler: FakeCompiler) -> HostBackend:
-    return HostBackend()
-
-
-@pytest.fixture
-def dispatcher(backend: HostBackend) -> Dispatcher:
-    return Dispatcher(lambda: backend)
-
-
-@pytest.fixture
-def unplugged(compiler: FakeCompiler) -> Dispatcher:
-    """Of a machine without a GPU."""
-
-    def no_driver() -> HostBackend:
-        raise AssertionError("planning a problem touched the driver")
-
-    return Dispatcher(no_driver)
-
-
-def arrays(m: int, n: int, k: int, out_dtype: str = "bf16") -> tuple[GpuArray, GpuArray, GpuArray]:
-    return gpu((m, k), seed=1), gpu((n, k), seed=2).t(), gpu((m, n), out_dtype, fill=float("nan"))
-
-
-def equals(out: GpuArray, a: GpuArray, b: GpuArray) -> bool:
-    return np.array_equal(out.host, product(a, b).astype(out.host.dtype))
-
 
 # -- without a GPU -----------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
 
-from fakes import T4, FakeCompiler, GpuArray, HostBackend, gpu
+from fakes import T4, arrays
 from tilewright import device, model
 from tilewright.config import Config
 from tilewright.dispatch import Dispatcher
@@ -16,37 +15,6 @@ from tilewright.errors import ConfigError, LayoutError, UnsupportedError
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS
 from tilewright.packing import packed
-
-
-@pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
-    fake = FakeCompiler()
-    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", fake)
-    return fake
-
-
-@pytest.fixture
-def backend(compiler: FakeCompiler) -> HostBackend:
-    return HostBackend()
-
-
-@pytest.fixture
-def dispatcher(backend: HostBackend) -> Dispatcher:
-    return Dispatcher(lambda: backend)
-
-
-@pytest.fixture
-def unplugged(compiler: FakeCompiler) -> Dispatcher:
-    """Of a machine without a GPU."""
-
-    def no_driver() -> HostBackend:
-        raise AssertionError("planning a problem touched the driver")
-
-    return Dispatcher(no_driver)
-
-
-def arrays(m: int, n: int, k: int, out_dtype: str = "bf16") -> tuple[GpuArray, GpuArray, GpuArray]:
-    return gpu((m, k), seed=1), gpu((n, k), seed=2).t(), gpu((m, n), out_dtype, fill=float("nan"))
 
 
 def test_the_plan_takes_the_models_choice(unplugged):

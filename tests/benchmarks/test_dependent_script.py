@@ -104,7 +104,7 @@ def test_parts_run_in_children_and_the_file_has_the_facts_once_and_the_rows_of_b
             return [facts, check], None
         return [facts, *ROWS], about | {"status": "stopped after 75 s", "why": "hung"}
 
-    monkeypatch.setattr(script, "rows_of_command", rows_of_command)
+    monkeypatch.setattr("tilewright.bench.script.rows_of_command", rows_of_command)
     words = ["--check", "--time", "--into", str(tmp_path / "new" / "dependent.json")]
     assert script.main(words) == 1
     assert [(Path(path), *rest) for (path, *rest), _ in asked] == [

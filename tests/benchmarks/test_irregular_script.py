@@ -36,12 +36,13 @@ def test_parts_run_in_children_and_the_file_has_facts_and_rows(
 ) -> None:
     ran = []
 
-    def run_part(part: str, limit_s: float) -> list[dict[str, object]]:
+    def run_part(part: str, limit_s: float) -> tuple[list[dict[str, object]], dict[str, object] | None]:
         ran.append((part, limit_s))
+        hung = {"kind": "child", "part": "time", "status": "stopped after 70 s", "why": "hung"}
         return {
-            "facts": [{"device": "x"}],
-            "check": [{"kind": "check", "case": "c", "status": "wrong", "why": "2 elements"}],
-            "time": [{"kind": "child", "part": "time", "status": "stopped after 70 s", "why": "hung"}],
+            "facts": ([{"device": "x"}], None),
+            "check": ([{"kind": "check", "case": "c", "status": "wrong", "why": "2 elements"}], None),
+            "time": ([], hung),
         }[part]
 
     monkeypatch.setattr(script, "run_part", run_part)
@@ -57,7 +58,7 @@ def test_parts_run_in_children_and_the_file_has_facts_and_rows(
 
 
 def test_with_the_emulator_alone_no_driver_is_asked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "run_part", lambda part, limit_s: [{"kind": "emulated", "status": "ok", "step": "x"}])
+    monkeypatch.setattr(script, "run_part", lambda *_: ([{"kind": "emulated", "status": "ok", "step": "x"}], None))
     found = script.content(["--emulate"], ["emulate"])
     assert found["facts"]["device"] == "emulator"
     assert found["facts"]["nvidia_cuda_nvrtc"]

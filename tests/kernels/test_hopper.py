@@ -347,6 +347,18 @@ def test_tiles_that_all_run_at_once_are_one_group() -> None:
         )
 
 
+def test_tiles_of_a_batch_or_a_split_in_more_than_one_wave_keep_their_groups() -> None:
+    """Counted are those of all matrices, and a split's CTAs: of 4 x 8 tiles 32 run at once, of two matrices not."""
+    plain = packed(1024, 1024, 64 * 8)
+    for problem, config in (
+        (packed(1024, 1024, 64, batch=(2,)), Config(group_m=3)),
+        (plain, Config(group_m=3, stages=4, store_slots=1, split_k=2)),
+    ):
+        for grid, group in ((64, 8), (32, 3)):
+            launch = Launch(grid=grid, block=384, cluster=config.cluster, smem_bytes=0)
+            assert IntArgument("group_m", group, 4) in HOPPER.arguments(problem, config, launch)
+
+
 def test_squares_never_exceed_the_group_or_the_columns() -> None:
     arguments = HOPPER.arguments(packed(1024, 512, 64), Config(group_m=3, square=4), ONE_CTA)
     assert {IntArgument("square_m", 3, 4), IntArgument("square_n", 2, 4)} <= set(arguments)

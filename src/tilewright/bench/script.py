@@ -12,8 +12,34 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.bench.children import Row, write_rows
+from tilewright.bench.children import Row, rows_of_command, write_rows
 from tilewright.jit.source import Source
+
+# The rows of a part that had so many seconds, and how its child ended where that was not well.
+PartRunner = Callable[[str, float], tuple[list[Row], Row | None]]
+
+
+def rows_of_part(script: str, part: str, limit_s: float) -> tuple[list[Row], Row | None]:
+    """The rows of one part of a script, run in a child, and how it ended where that was not well."""
+    command = [sys.executable, str(Path(script).resolve()), "--child", part]
+    return rows_of_command(command, limit_s, {"kind": "child", "part": part})
+
+
+def rows_of_parts(run: PartRunner, parts: Sequence[str], limits_s: Mapping[str, float]) -> list[Row]:
+    """The rows of these parts; how a child ended, where that was not well, is one more."""
+    rows: list[Row] = []
+    for part in parts:
+        own, failed = run(part, limits_s[part])
+        rows += own if failed is None else [*own, failed]
+    return rows
+
+
+def facts_of_part(run: PartRunner, limit_s: float) -> Row:
+    """What the part "facts" says of the machine; how its child ended, where it said nothing."""
+    told, failed = run("facts", limit_s)
+    if told:
+        return told[0]
+    return {name: failed[name] for name in ("status", "why")} if failed else {}
 
 
 def main_of_parts(

@@ -205,7 +205,8 @@ class HopperFamily:
         cluster_columns = max(1, columns // config.cluster_n)
         # Of one column every group is walked alike, and of one wave all tiles run at once in any order: the walk whose
         # first tile is found soonest (schedule.cuh).
-        is_whole = config.schedule == "linear" or cluster_columns == 1 or rows * columns <= launch.grid
+        is_one_wave = config.num_tiles(problem) * config.split_k <= launch.grid
+        is_whole = config.schedule == "linear" or cluster_columns == 1 or is_one_wave
         group = cluster_rows if is_whole else min(config.group_m, cluster_rows)
         b_tail: Argument = IntArgument("b_tail_map", 0, 4)
         out: Argument = IntArgument("out_map", 0, 4)

@@ -118,6 +118,20 @@ def test_clusters_of_four_are_chosen_where_rows_lie_across_lines_and_nowhere_els
         assert model.best(aligned, H200).config.sharing < 4
 
 
+@pytest.mark.parametrize(
+    ("sizes", "fastest"),
+    [
+        ((128, 4096, 4096), "64x64x64 s12 w1 c1x1 grouped2 o2"),  # 12.00 us, in pairs 12.45
+        ((64, 24576, 1536), "64x64x64 s13 w1 c1x1 grouped16 o1 swap"),  # 21.37, 128x64 23.13
+        ((128, 10240, 8192), "64x160x64 s7 w1 c1x1 grouped2 o2"),  # 45.51, 128x80 47.51
+        ((512, 512, 16384), "128x128x64 s6 w2 c1x1 grouped16 o1 slices8 dependent-sums"),  # 17.63, 128x64 17.95
+    ],
+)
+def test_the_choice_is_one_of_the_fastest_measured(sizes: tuple[int, int, int], fastest: str) -> None:
+    """H200, 2026-12-01, interleaved: each hangs on EARLY_US, _CTA_GBPS or _ROW_CYCLES."""
+    assert str(model.best(packed(*sizes), H200).config) == fastest
+
+
 def test_few_rows_take_the_narrow_side() -> None:
     config = model.best(packed(16, 6144, 4096), H200).config
     assert (config.swap, config.tile_n) == (True, 16)

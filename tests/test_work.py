@@ -21,7 +21,7 @@ def counted(problem: Problem, config: Config, grid: int, present: Device = H200)
 
 
 def test_the_docstring_s_worked_example_of_few_rows_holds() -> None:
-    """64 k tiles at the chain's 235 cycles: four wgmmas of 20 cycles and 80 rows of 1.3 are less, and so is the time in
+    """64 k tiles at the chain's 235 cycles: four wgmmas of 20 cycles and 80 rows of 1.4 are less, and so is the time in
     which a CTA is given their bytes, which is more than that of 21 slots on their way."""
     (wave,) = counted(DECODE, SWAPPED, 64).waves
     assert wave.tensor_cycles == 64 * 4 * 20

@@ -63,12 +63,13 @@ _CHAIN_CYCLES = 235
 _CTA_GBPS = 126.0
 # What TMA needs for a row of 128 bytes of a tile, and for one past the operand's end, which it fills with zeros: one
 # row of a in 64 takes longer than 64 (k = 14336, n = 4096, 64x64 on 64 CTAs: 57.7 and 34.8 us; on 128, with half of k
-# each: 42.4 and 31.4). With the rate above beside it rows of less than 1.4 all fit as well (it was 1.48).
-_ROW_CYCLES = 1.3
+# each: 42.4 and 31.4). It was fitted to 1.48 without the rate above; beside it less than 1.4 fits as well, but for
+# 128x64 at 512 x 512 x 16384, where 192 rows then take less than the wgmmas.
+_ROW_CYCLES = 1.4
 _ABSENT_ROW_CYCLES = 6.9
 # A row whose pitch is no multiple of 128 bytes lies across two lines, and costs as much as so many that do not: 128x256
 # at 4096 x 4096 x 4104 takes 247 us, in pairs that share b 195 (as long as at 4096^3).
-_CROSSING_ROWS = 2.6
+_CROSSING_ROWS = 2.4
 # Of the rate of a read of whole buffers: rows of 128 bytes, each of another DRAM page.
 _TILE_DRAM_SHARE = 0.88
 # The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
@@ -242,7 +243,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     """A tile of the average height, `tile_n` wide.
 
     Worked example, 64x16 of 16 rows (swap), k = 4096, 22 stages on an h200: 64 k tiles of 4 wgmmas of 20 cycles, 80
-    rows of 1.3 cycles, or the chain's 235: 15,040 cycles, 8.6 us; its ring could ask for all of them in 64 x 0.98 / 21
+    rows of 1.4 cycles, or the chain's 235: 15,040 cycles, 8.6 us; its ring could ask for all of them in 64 x 0.98 / 21
     us, but is given their 655,360 bytes in 5.2.
     """
     rows, columns = config.tiles(problem)

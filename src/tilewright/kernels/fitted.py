@@ -4,13 +4,13 @@ An out of few tile rows is as many tiles as it has columns of them, and with wid
 wave is seldom full: 128 x 6144 in 64x128 is 96 tiles for 132 SMs. A width of 96 makes 128 of it, each of which reads
 less: 16.6 us for 17.6 with k = 4096 (H200, 2026-11-30; in pairs that share the columns 16.9). So it is with few waves
 of a higher out: 1025^3 of copies took 11.5 us in 64x192 and 8.4 in 64x152, 119 tiles; 512 x 28672 x 4096 took 187 in
-256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). Knows what is worth a look; what is
-fastest, the model knows.
+256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). So it is with
+clusters of four and eight, which want one wave. Knows what is worth a look; what is fastest, the model knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.config import Config
 from tilewright.device import Device
@@ -31,7 +31,8 @@ PINGPONG_WIDTHS = (
 )  # columns: with fewer the tensor cores wait for shared memory, for more there is no register
 PINGPONG_WAVES = 5
 _CLUSTERED_NARROWEST, _CLUSTERED_WIDEST = 48, 176  # columns of a tile in a cluster of 4 or 8, without swap
-_LEAST_SHARED = 128  # rows and columns of an out from here on: with fewer nobody has measured rows across lines
+_CLUSTERS = ((4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
+_FEW = 128  # rows or columns of an out: with so few nobody has measured clusters where rows lie across lines
 _MANY_WAVES_WIDTHS = (128, 144, 160, 176, 192)  # boxes of a store slot are 16 columns or more wide
 
 
@@ -85,28 +86,29 @@ def pingpong_space(problem: Problem, device: Device) -> Iterator[Config]:
 
 
 def crossing_space(problem: Problem, device: Device) -> Iterator[Config]:
-    """Clusters of 4 that share an operand whose rows lie across two lines: such a row costs TMA as much as 2.6 others
-    (work.py), and each CTA asks for a quarter of them. None that share both: the model has them ahead by 4 to 10 % at
-    1000^3, where they are behind by 4 to 9.
+    """Clusters of 4 that share an operand whose rows lie across two lines: such a row costs TMA as much as 2.4 others
+    (work.py), and each CTA asks for a quarter of them. None that share both: at 1000^3 they are 4 to 13 % behind,
+    where the model has most of them ahead, by up to 11 %.
 
     Measured, H200, 2026-12-01, 1000^3, rows of 2000 bytes: 64x144 in 4x1 6.98 us, 128x88 in 1x4 7.27, 64x128 in pairs
     7.73 and alone 9.23. With rows in one line pairs and clusters lose (1024^3: 5.90 alone, 6.29 in pairs, 7.10 in 2x2).
     """
-    if min(problem.m, problem.n) <= _LEAST_SHARED:
+    if min(problem.m, problem.n) <= _FEW:
         return
     for config in clustered_space(problem, device, ((4, 1), (1, 4))):
         if crosses_lines(config.computed(problem), "b" if config.cluster_m > 1 else "a"):
             yield config
 
 
-def clustered_space(problem: Problem, device: Device, clusters: Iterable[tuple[int, int]]) -> Iterator[Config]:
-    """Such clusters whose tiles all run at once: of each the narrowest width that needs no second wave, as the product
-    stands and with `swap`.
+def clustered_space(
+    problem: Problem, device: Device, clusters: Sequence[tuple[int, int]] = _CLUSTERS
+) -> Iterator[Config]:
+    """Clusters of 4 and 8 whose tiles all run at once: of each the narrowest width that needs no second wave, as the
+    product stands and with `swap`.
 
     Worked example, 1000^3 on an h200, 128 rows in 4x2: 15 clusters of 8 are 15 columns of 8 tiles, 14 in whole
     clusters, so 72 columns wide: what cuBLASLt's fastest has (docs/suite.md).
     """
-    clusters = tuple(clusters)
     for swap in (False, True):
         for tile_m, consumers in _TILES:
             for cluster_m, cluster_n in clusters:

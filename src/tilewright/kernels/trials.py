@@ -20,7 +20,6 @@ from tilewright.kernels.fitted import clustered_space, pingpong_space
 from tilewright.kernels.narrow import deep
 from tilewright.problem import Problem
 
-_CLUSTERS = ((4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 _TILES = ((64, 1), (128, 2))  # rows of a tile, consumers
 _TINY_WIDTHS = (8, 16, 24, 32)
 
@@ -29,11 +28,6 @@ def trials(problem: Problem, device: Device) -> Iterator[Config]:
     """Every legal config of these, each once."""
     found = dict.fromkeys(config for offered in _KINDS for config in offered(problem, device))
     yield from (config for config in found if not config.violations(problem, device))
-
-
-def _clustered(problem: Problem, device: Device) -> Iterator[Config]:
-    """Clusters of 4 and 8 whose tiles all run at once, as the product stands and with `swap`."""
-    yield from clustered_space(problem, device, _CLUSTERS)
 
 
 def _tiny(problem: Problem, device: Device) -> Iterator[Config]:
@@ -58,4 +52,4 @@ def _uneven(problem: Problem, device: Device) -> Iterator[Config]:
             yield config
 
 
-_KINDS = (_clustered, _uneven, pingpong_space, _tiny)
+_KINDS = (clustered_space, _uneven, pingpong_space, _tiny)

@@ -99,6 +99,39 @@ def test_a_large_square_takes_a_tile_that_fills_the_register_file() -> None:
     assert config.tile_m * config.tile_n >= 128 * 192
 
 
+def test_a_cluster_that_multicasts_and_a_dependent_launch_start_later() -> None:
+    """By 0.35 us; a cluster that splits k starts as early as a CTA alone (STARTS_EARLY in hopper_gemm.cu)."""
+    config = Config(tile_m=64, tile_n=64, consumers=1, stages=8)
+    waits = [{"cluster_m": 2}, {"cluster_n": 2}, {"dependent_launch": True}]
+    ramps = [
+        dict(model.predict(HOPPER, packed(512, 512, 2048), config.replace(**changes), H200).terms)["ramp"]
+        for changes in [{}, {"split_k": 2}, *waits]
+    ]
+    assert ramps == pytest.approx([0.95, 0.95, 1.3, 1.3, 1.3])
+
+
+def test_clusters_of_four_are_chosen_where_rows_lie_across_lines_and_nowhere_else() -> None:
+    """1000^3, H200, 2026-12-01: 64x144 in 4x1 6.98 us, 64x128 in pairs 7.73; at 1024^3 they are 17 to 30 % slower."""
+    config = model.best(packed(1000, 1000, 1000), H200).config
+    assert (config.tile_m, config.tile_n, config.cluster_m, config.cluster_n) == (64, 144, 4, 1)
+    for aligned in (packed(1024, 1024, 1024), packed(1000, 1000, 1024)):
+        assert model.best(aligned, H200).config.sharing < 4
+
+
+@pytest.mark.parametrize(
+    ("sizes", "fastest"),
+    [
+        ((128, 4096, 4096), "64x64x64 s12 w1 c1x1 grouped2 o2"),  # 12.00 us, in pairs 12.45
+        ((64, 24576, 1536), "64x64x64 s13 w1 c1x1 grouped16 o1 swap"),  # 21.37, 128x64 23.13
+        ((128, 10240, 8192), "64x160x64 s7 w1 c1x1 grouped2 o2"),  # 45.51, 128x80 47.51
+        ((512, 512, 16384), "128x128x64 s6 w2 c1x1 grouped16 o1 slices8 dependent-sums"),  # 17.63, 128x64 17.95
+    ],
+)
+def test_the_choice_is_one_of_the_fastest_measured(sizes: tuple[int, int, int], fastest: str) -> None:
+    """H200, 2026-12-01, interleaved: each hangs on EARLY_US, _CTA_GBPS or _ROW_CYCLES."""
+    assert str(model.best(packed(*sizes), H200).config) == fastest
+
+
 def test_few_rows_take_the_narrow_side() -> None:
     config = model.best(packed(16, 6144, 4096), H200).config
     assert (config.swap, config.tile_n) == (True, 16)

@@ -21,11 +21,13 @@ def counted(problem: Problem, config: Config, grid: int, present: Device = H200)
 
 
 def test_the_docstring_s_worked_example_of_few_rows_holds() -> None:
-    """64 k tiles at the chain's 235 cycles: four wgmmas of 20 cycles and 80 rows of 1.48 are less."""
+    """64 k tiles at the chain's 235 cycles: four wgmmas of 20 cycles and 80 rows of 1.4 are less, and so is the time in
+    which a CTA is given their bytes, which is more than that of 21 slots on their way."""
     (wave,) = counted(DECODE, SWAPPED, 64).waves
     assert wave.tensor_cycles == 64 * 4 * 20
     assert wave.loop_cycles == 64 * 235
-    assert wave.landing_us == pytest.approx(64 * 0.98 / 21)
+    assert wave.landing_us == pytest.approx(64 * 80 * 128 / 126e3)
+    assert wave.landing_us > 64 * 0.98 / 21
 
 
 def test_the_bytes_of_the_waves_are_all_bytes() -> None:
@@ -48,6 +50,14 @@ def test_few_slots_wait_for_memory() -> None:
     """Each of 64 k tiles takes 0.98 us over the slots in flight."""
     shallow = counted(DECODE, SWAPPED.replace(stages=3), 64)
     assert shallow.times_us(H200, 1.755)["main loop"] == pytest.approx(64 * 0.98 / 2)
+
+
+def test_a_cta_is_given_no_more_where_its_cluster_loads_for_it() -> None:
+    """64x128 at (128, 4096, k) on 64 CTAs: 194 ns a k tile of 24,576 bytes alone, 207 in pairs (H200)."""
+    problem, config = packed(128, 4096, 14336), Config(tile_m=64, tile_n=128, consumers=1, stages=8)
+    alone, paired = (counted(problem, config.replace(cluster_m=cluster_m), 64).waves[0] for cluster_m in (1, 2))
+    assert alone.landing_us == paired.landing_us == pytest.approx(224 * 0.195, rel=0.01)
+    assert alone.landing_us > alone.loop_cycles / 1.755e3
 
 
 def test_a_last_wave_of_few_ctas_takes_its_own_time() -> None:

@@ -1,11 +1,12 @@
 """How good the model's choice is where configs were measured side by side, and its constants fitted anew.
 
-    python tools/fit_model.py [ROWS...]            per product: fastest measured, the model's choice, and a summary
+    python tools/fit_model.py [ROWS...]            per product: fastest measured, the model's choice, and summaries
     python tools/fit_model.py [ROWS...] --fit 60   seconds of a search for better constants, and how those would choose
 
 ROWS are files of benchmarks/results (rows with m, n, k, config, median_us) or JSON lines of `tilewright tune --into`
 (problem, words); default: the newest narrow rows there. A third of the products is held out of every fit. Rows whose
-launch was another one than today's (more clusters than run at once) and dependent launches are left out. Writes
+launch was another one than today's (more clusters than run at once) and dependent launches are left out. The last lines
+are of the choice among all that the model may choose from, where a choice that nobody measured is a miss. Writes
 nothing: constants go into work.py by hand, rounded, with their source.
 """
 
@@ -28,6 +29,7 @@ from tilewright import model, work
 from tilewright.config import Config, changes_from
 from tilewright.device import preset
 from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.repack import repacked
 from tilewright.packing import packed
 from tilewright.problem import Problem
 
@@ -36,6 +38,7 @@ DEVICE = preset("h200")
 # What a fit may move, and by which factors from today's value at most: physical quantities, known to that extent.
 FREE = {
     "LATENCY_US": 2.0,
+    "_CTA_GBPS": 1.2,
     "_CHAIN_CYCLES": 1.3,
     "_ROW_CYCLES": 1.6,
     "_ABSENT_ROW_CYCLES": 1.5,
@@ -126,10 +129,12 @@ def products(rows: Iterable[dict[str, Any]]) -> Products:
 
 
 def _problem(row: dict[str, Any]) -> Problem | None:
-    """The row's product; None where only its text is there and it is not a plain bf16 one."""
+    """The row's product, where operands are copied first that of the copies; None where only its text is there and it
+    is not a plain bf16 one."""
     if "m" in row:
         given = {name: row[name] for name in ("dtype", "out_dtype", "b_major") if row.get(name)}
-        return packed(row["m"], row["n"], row["k"], **given)
+        problem = packed(row["m"], row["n"], row["k"], padded=False, **given)
+        return repacked(problem, HOPPER.config.copied(problem)).row_major
     match = _PROBLEM.match(str(row.get("problem", "")))
     problem = packed(*map(int, match.groups())) if match else None
     return problem if problem is not None and str(problem) == row["problem"] else None
@@ -213,6 +218,28 @@ def summary(label: str, measured: Products) -> str:
     )
 
 
+def untuned(measured: Products) -> dict[Problem, float]:
+    """Of each product how many times slower than the fastest the choice from the model's whole space is; infinitely,
+    where it was not measured."""
+    found = {}
+    for problem, configs in measured.items():
+        chosen = model.best(problem, DEVICE).config
+        us = next((each.us for each in configs if each.config == chosen), math.inf)
+        found[problem] = us / configs[0].us
+    return found
+
+
+def untuned_summary(label: str, measured: Products) -> str:
+    """Share of untuned() within 5 %, how many were not measured, and the worst of the others."""
+    found = untuned(measured)
+    known = {problem: ratio for problem, ratio in found.items() if ratio < math.inf}
+    near = sum(ratio <= 1.05 for ratio in known.values())
+    worst = max(known, key=lambda problem: known[problem], default=None)
+    return f"untuned, {label}: {near} of {len(found)} within 5 %, {len(found) - len(known)} not measured" + (
+        "" if worst is None else f", worst {known[worst]:.3f} ({worst})"
+    )
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -230,7 +257,8 @@ def main(words: Sequence[str] | None = None) -> int:
         print(", ".join(f"{name} = {value:.4g}" for name, value in fitted(kept, options.fit).items()))
     else:
         print(*lines_of(measured), sep="\n")
-    print(summary("to fit", kept), summary("held out", held), summary("all", measured), sep="\n")
+    parts = (("to fit", kept), ("held out", held), ("all", measured))
+    print(*(summary(*each) for each in parts), *(untuned_summary(*each) for each in parts), sep="\n")
     return 0
 
 

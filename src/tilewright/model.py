@@ -23,7 +23,7 @@ from tilewright.order import Reduction, order_for
 from tilewright.problem import Problem
 from tilewright.rates import energy_share, tensor_flops_per_cycle
 from tilewright.tiling import MAX_TILES
-from tilewright.work import RAMP_US, TENSOR_PJ, Wave, Work, clock_ghz_of, work_of
+from tilewright.work import EARLY_US, RAMP_US, TENSOR_PJ, Wave, Work, clock_ghz_of, work_of
 
 # The copy of operands: first bytes from memory and the last written, and of DRAM's rate what reads and writes together
 # reach, which is that of a copy of 2 GiB (the table of ceilings). Measured, H200, 2026-11-30, cold, commit f23e8be:
@@ -106,11 +106,13 @@ def _predict(
         return _with_sums(sliced, problem, config, device, least_us)
     problem = config.computed(problem)
     launch = family.launch(problem, config, device, num_sms)
+    ramp_us = RAMP_US
     if isinstance(config, AmpereConfig):
         work = ampere_work_of(problem, config, device, launch.grid)
     else:
         work = work_of(problem, config, device, launch.grid)
-    fixed_us = device.launch_us + RAMP_US
+        ramp_us -= EARLY_US if config.starts_early else 0.0
+    fixed_us = device.launch_us + ramp_us
     clock_ghz = clock_ghz_of(work, device, fixed_us)
     times = work.times_us(device, clock_ghz)
     bound = max(times, key=lambda name: times[name])
@@ -119,7 +121,7 @@ def _predict(
     total_us = fixed_us + work.total_us(device, clock_ghz)
     return Prediction(
         total_us=total_us,
-        terms=(("launch", device.launch_us), ("ramp", RAMP_US), *times.items()),
+        terms=(("launch", device.launch_us), ("ramp", ramp_us), *times.items()),
         bound=bound,
         waves=config.num_tiles(problem) * config.split_k / launch.grid,
         grid=launch.grid,

@@ -130,6 +130,12 @@ class Tiling:
         return self.cluster_m * self.cluster_n
 
     @property
+    def starts_early(self) -> bool:
+        """Whether the first loads are asked for before the CTA has met (STARTS_EARLY in hopper_gemm.cu): not where they
+        reach into other CTAs, nor where the launch before has to end first."""
+        return self.sharing == 1 and not self.dependent_launch
+
+    @property
     def peers(self) -> int:
         """CTAs into whose slots this one loads, itself among them: its column of the cluster and its row."""
         return self.cluster_m + self.cluster_n - 1
@@ -379,6 +385,12 @@ class Tiling:
         """Columns of out that one CTA stores of a tile: stored_n, or half of them where two make one of out: in whole
         blocks of 8, also of a tile that is not legal, whose bytes are asked for before its violations are."""
         return 8 * -(-self.stored_n // 16) if self.sliced(problem).gates else self.stored_n
+
+
+def crosses_lines(problem: Problem, operand: str) -> bool:
+    """Whether rows of "a" or "b" begin anywhere in a line of 128 bytes, so that 128 bytes of one lie in two."""
+    pitch: int = getattr(problem, f"{operand}_pitch")
+    return pitch * problem.dtype.size % SWIZZLE_BYTES != 0
 
 
 def busiest_rows(extent: int, shares: int, box_rows: int) -> int:

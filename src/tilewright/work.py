@@ -14,7 +14,7 @@ from tilewright.device import Device
 from tilewright.epilogue_form import Form
 from tilewright.fusing import moved_bytes
 from tilewright.problem import Problem
-from tilewright.tiling import STORE_ROWS, SWIZZLE_BYTES, WARPGROUP_WARPS, WGMMA_M
+from tilewright.tiling import STORE_ROWS, WARPGROUP_WARPS, WGMMA_M, crosses_lines
 
 # Shared memory gives wgmma 128 bytes a cycle (CUDA programming guide): a 64 x 16 block of a is read in 16 cycles.
 SMEM_BYTES_PER_CYCLE = 128
@@ -47,18 +47,29 @@ _STAGGERED_HIDES = 0.89
 # (tools/fit_model.py): a rounded value each.
 # First bytes from memory, first wgmmas, what is left of the last store: 2.0 us with the launch for the tiniest kernels.
 RAMP_US = 1.3
+# Of that a Hopper kernel is spared which asks for its first bytes before its CTA meets (Config.starts_early). Measured,
+# H200, 2026-12-01: 22 tiles of eight short products alone and in pairs, which may not: 0.17 to 0.71 us, median 0.37.
+EARLY_US = 0.35
 # A ring has room for what is asked for in this time: with s stages a CTA takes s - 1 slots in it (Little's law).
 LATENCY_US = 0.98
 # A k tile's way through one CTA, however small: wait, four wgmmas that follow each other, release. 134 ns.
 _CHAIN_CYCLES = 235
+# What one CTA is given at most, its own loads and what its cluster multicasts to it alike. Measured, H200, by slopes
+# over k at n = 4096, where CTAs are too few to use up DRAM: 24,576 bytes a k tile in 194 ns (64x128, m = 128), in
+# clusters of 2x1, 2x2 and 4x2 in 198 to 209; 20,480 in 166 (128x32, m = 32), 18,432 in 151 (128x16, m = 16): 118 to
+# 127 GB/s. 64 bytes a cycle at 1.98 GHz would be that, and a full ring over 1.45 us as well; told apart they are not.
+# Mostly out of the L2, 128x64 at 512 x 512 x 16384 got 150. A rate, not cycles: memory keeps its clock where power
+# lowers the SMs'.
+_CTA_GBPS = 126.0
 # What TMA needs for a row of 128 bytes of a tile, and for one past the operand's end, which it fills with zeros: one
 # row of a in 64 takes longer than 64 (k = 14336, n = 4096, 64x64 on 64 CTAs: 57.7 and 34.8 us; on 128, with half of k
-# each: 42.4 and 31.4).
-_ROW_CYCLES = 1.48
+# each: 42.4 and 31.4). It was fitted to 1.48 without the rate above; beside it less than 1.4 fits as well, but for
+# 128x64 at 512 x 512 x 16384, where 192 rows then take less than the wgmmas.
+_ROW_CYCLES = 1.4
 _ABSENT_ROW_CYCLES = 6.9
 # A row whose pitch is no multiple of 128 bytes lies across two lines, and costs as much as so many that do not: 128x256
 # at 4096 x 4096 x 4104 takes 247 us, in pairs that share b 195 (as long as at 4096^3).
-_CROSSING_ROWS = 2.3
+_CROSSING_ROWS = 2.4
 # Of the rate of a read of whole buffers: rows of 128 bytes, each of another DRAM page.
 _TILE_DRAM_SHARE = 0.88
 # The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
@@ -232,7 +243,8 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     """A tile of the average height, `tile_n` wide.
 
     Worked example, 64x16 of 16 rows (swap), k = 4096, 22 stages on an h200: 64 k tiles of 4 wgmmas of 20 cycles, 80
-    rows of 1.48 cycles, or the chain's 235: 15,040 cycles, 8.6 us; its ring asks for all of them in 64 x 0.98 / 21 us.
+    rows of 1.4 cycles, or the chain's 235: 15,040 cycles, 8.6 us; its ring could ask for all of them in 64 x 0.98 / 21
+    us, but is given their 655,360 bytes in 5.2.
     """
     rows, columns = config.tiles(problem)
     k_tiles = -(-problem.k // config.tile_k)
@@ -246,7 +258,8 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
     own_rows += _cost_of_rows(problem, "b", width * config.share(problem, "b"))
     fetch = own_rows * _ROW_CYCLES + absent * _ABSENT_ROW_CYCLES
     loop = own_k_tiles * max(tensor, fetch, _CHAIN_CYCLES)
-    landing_us = own_k_tiles * LATENCY_US / (config.stages - 1)
+    given_us = (height + width) * config.tile_k * problem.dtype.size / _CTA_GBPS / 1e3
+    landing_us = own_k_tiles * max(LATENCY_US / (config.stages - 1), given_us)
     if tile_n < config.tile_n:
         in_flight = max(1, config.tail_stages(problem) - 1)
         loop, landing_us = max(loop, k_tiles * _NARROW_LATENCY_CYCLES / in_flight), 0.0
@@ -258,8 +271,7 @@ def _tile(problem: Problem, config: Config, device: Device, tile_n: int) -> _Til
 
 def _cost_of_rows(problem: Problem, operand: str, rows: float) -> float:
     """What TMA needs for so many rows of 128 bytes, in rows that each lie in one line."""
-    pitch_bytes = getattr(problem, f"{operand}_pitch") * problem.dtype.size
-    return rows * (_CROSSING_ROWS if pitch_bytes % SWIZZLE_BYTES else 1)
+    return rows * (_CROSSING_ROWS if crosses_lines(problem, operand) else 1)
 
 
 def _wgmma_cycles(problem: Problem, tile_n: int, device: Device) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from tilewright import device, model
 from tilewright.jit.build import build
-from tilewright.kernels.fitted import fitted_space, high_space, pingpong_space
+from tilewright.kernels.fitted import crossing_space, fitted_space, high_space, pingpong_space
 from tilewright.kernels.hopper import HOPPER
 from tilewright.kernels.render import render
 from tilewright.kernels.repack import repacked
@@ -113,7 +113,34 @@ def test_ping_pong_in_many_waves_is_for_the_tuner_alone() -> None:
         assert list(pingpong_space(none, H200)) == []
 
 
+def test_fours_that_share_what_lies_across_lines_fill_one_wave() -> None:
+    """Of an a that does not cross none that share it; none of few rows or columns, of a batch, or of many tiles."""
+    cube = packed(1000, 1000, 1000)
+    found = list(crossing_space(cube, H200))
+    assert {(each.cluster_m, each.cluster_n) for each in found} == {(4, 1), (1, 4)}
+    assert set(found) <= set(HOPPER.space(cube, H200))
+    for config in found:
+        assert config.violations(cube, H200) == ()
+        assert HOPPER.launch(cube, config, H200).grid == config.num_tiles(cube) <= 120
+    aligned = dataclasses.replace(cube, a_pitch=1024)
+    assert {each.computed(aligned).b_pitch for each in crossing_space(aligned, H200) if each.cluster_m > 1} == {1000}
+    assert {each.computed(aligned).a_pitch for each in crossing_space(aligned, H200) if each.cluster_n > 1} == {1000}
+    for none in (
+        packed(1000, 1000, 1024),
+        packed(128, 1000, 1000),
+        packed(1000, 128, 1000),
+        packed(1000, 1000, 1000, batch=(3,)),
+        packed(4096, 4096, 4104),
+    ):
+        assert list(crossing_space(none, H200)) == []
+
+
 @pytest.mark.parametrize("problem", LOW, ids=str)
 def test_the_kernels_compile_without_spills(problem: Problem) -> None:
     for config in (*fitted_space(problem, H200), *high_space(problem, H200)):
         assert build(render(HOPPER, problem, config, H200), refuse=True).resources.stack_bytes == 0
+
+
+def test_the_fours_compile_without_spills() -> None:
+    for config in crossing_space(packed(1000, 1000, 1000), H200):
+        assert build(render(HOPPER, packed(1000, 1000, 1000), config, H200), refuse=True).resources.stack_bytes == 0

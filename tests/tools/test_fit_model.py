@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from tilewright import work
+from tilewright import model, work
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
 from tilewright.packing import packed
@@ -45,6 +46,28 @@ def test_lines_of_a_tuning_and_files_of_rows_are_one(tool: ModuleType, tmp_path:
     assert {key: [(each.config, each.us) for each in found] for key, found in read.items()} == {
         problem: [(two, 8), (one, 9)]  # of one CTA is not how it is launched
     }
+
+
+def test_a_row_of_a_product_whose_operands_are_copied_is_one_of_the_copies(tool: ModuleType) -> None:
+    config = Config(tile_m=64, tile_n=64, consumers=1, stages=8)
+    rows = [
+        {"m": 1001, "n": 1024, "k": 1001, "words": list(config.replace(stages=stages).words()), "median_us": 9.0}
+        for stages in (4, 8)
+    ]
+    (problem,) = tool.products(rows)
+    assert (problem.a_pitch, problem.b_pitch) == (1024, 1024)
+
+
+def test_an_untuned_choice_that_nobody_measured_is_a_miss(tool: ModuleType) -> None:
+    known, unknown = packed(1024, 1024, 1024), packed(2048, 2048, 2048)
+    chosen, other = model.best(known, tool.DEVICE).config, Config(tile_m=128, tile_n=64, stages=8)
+    measured = {
+        known: [tool.Measured(other, 10.0), tool.Measured(chosen, 10.4)],
+        unknown: [tool.Measured(other, 9.0), tool.Measured(other.replace(stages=7), 10.0)],
+    }
+    assert tool.untuned(measured) == {known: pytest.approx(1.04), unknown: math.inf}
+    told = tool.untuned_summary("all", measured)
+    assert told == f"untuned, all: 1 of 2 within 5 %, 1 not measured, worst 1.040 ({known})"
 
 
 def test_untuned_choices_of_the_committed_rows_are_within_five_per_cent_on_nine_of_ten(tool: ModuleType) -> None:

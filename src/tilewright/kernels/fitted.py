@@ -4,13 +4,13 @@ An out of few tile rows is as many tiles as it has columns of them, and with wid
 wave is seldom full: 128 x 6144 in 64x128 is 96 tiles for 132 SMs. A width of 96 makes 128 of it, each of which reads
 less: 16.6 us for 17.6 with k = 4096 (H200, 2026-11-30; in pairs that share the columns 16.9). So it is with few waves
 of a higher out: 1025^3 of copies took 11.5 us in 64x192 and 8.4 in 64x152, 119 tiles; 512 x 28672 x 4096 took 187 in
-256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). Knows what is worth a look; what is
-fastest, the model knows.
+256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). So it is with
+clusters of four and eight, which want one wave. Knows what is worth a look; what is fastest, the model knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.config import Config
 from tilewright.device import Device
@@ -18,7 +18,7 @@ from tilewright.kernels.family import group_rows
 from tilewright.kernels.narrow import deep
 from tilewright.legality import WGMMA_MAX_N
 from tilewright.problem import Problem
-from tilewright.tiling import SWIZZLE_BYTES
+from tilewright.tiling import SWIZZLE_BYTES, crosses_lines
 
 _TILES = ((64, 1), (128, 2))  # rows of a tile, consumers
 _MOST_ROWS = 4  # tile rows; with more of them the family's tails even the last wave out
@@ -30,6 +30,9 @@ PINGPONG_WIDTHS = (
     192,
 )  # columns: with fewer the tensor cores wait for shared memory, for more there is no register
 PINGPONG_WAVES = 5
+_CLUSTERED_NARROWEST, _CLUSTERED_WIDEST = 48, 176  # columns of a tile in a cluster of 4 or 8, without swap
+_CLUSTERS = ((4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
+_FEW = 128  # rows or columns of an out: with so few nobody has measured clusters where rows lie across lines
 _MANY_WAVES_WIDTHS = (128, 144, 160, 176, 192)  # boxes of a store slot are 16 columns or more wide
 
 
@@ -80,6 +83,63 @@ def pingpong_space(problem: Problem, device: Device) -> Iterator[Config]:
     for tile_n in sorted(costs, key=lambda width: costs[width])[:2]:
         for cluster_m in (1, 2) if rows % 2 == 0 else (1,):
             yield from _whole(_PINGPONG.replace(tile_n=tile_n, cluster_m=cluster_m), problem, device)
+
+
+def crossing_space(problem: Problem, device: Device) -> Iterator[Config]:
+    """Clusters of 4 that share an operand whose rows lie across two lines: such a row costs TMA as much as 2.4 others
+    (work.py), and each CTA asks for a quarter of them. None that share both: at 1000^3 they are 4 to 13 % behind,
+    where the model has most of them ahead, by up to 11 %.
+
+    Measured, H200, 2026-12-01, 1000^3, rows of 2000 bytes: 64x144 in 4x1 6.98 us, 128x88 in 1x4 7.27, 64x128 in pairs
+    7.73 and alone 9.23. With rows in one line pairs and clusters lose (1024^3: 5.90 alone, 6.29 in pairs, 7.10 in 2x2).
+    """
+    if min(problem.m, problem.n) <= _FEW:
+        return
+    for config in clustered_space(problem, device, ((4, 1), (1, 4))):
+        if crosses_lines(config.computed(problem), "b" if config.cluster_m > 1 else "a"):
+            yield config
+
+
+def clustered_space(
+    problem: Problem, device: Device, clusters: Sequence[tuple[int, int]] = _CLUSTERS
+) -> Iterator[Config]:
+    """Clusters of 4 and 8 whose tiles all run at once: of each the narrowest width that needs no second wave, as the
+    product stands and with `swap`.
+
+    Worked example, 1000^3 on an h200, 128 rows in 4x2: 15 clusters of 8 are 15 columns of 8 tiles, 14 in whole
+    clusters, so 72 columns wide: what cuBLASLt's fastest has (docs/suite.md).
+    """
+    for swap in (False, True):
+        for tile_m, consumers in _TILES:
+            for cluster_m, cluster_n in clusters:
+                config = Config(
+                    tile_m=tile_m,
+                    tile_n=8,
+                    consumers=consumers,
+                    cluster_m=cluster_m,
+                    cluster_n=cluster_n,
+                    stages=2,
+                    swap=swap,
+                    store_slots=1,
+                )
+                yield from _in_one_wave(config, problem, device)
+
+
+def _in_one_wave(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
+    """The config in the width that makes one wave, if that is one; rows and columns of tiles fill their clusters."""
+    seen = config.computed(problem)
+    rows = -(-seen.m // config.tile_m)
+    if problem.batch or rows % config.cluster_m:
+        return
+    columns = device.clusters_at_once(config.cluster) * config.cluster // rows // config.cluster_n * config.cluster_n
+    if not columns:
+        return
+    tile_n = -(-seen.n // (columns * _step(seen))) * _step(seen)
+    narrowest = 8 if config.swap else _CLUSTERED_NARROWEST
+    if narrowest <= tile_n <= _CLUSTERED_WIDEST and -(-seen.n // tile_n) >= config.cluster_n:
+        config = deep(config.replace(tile_n=tile_n, group_m=max(1, rows // config.cluster_m)), problem, device)
+        if not config.violations(problem, device):
+            yield config
 
 
 def _step(problem: Problem) -> int:

@@ -20,7 +20,7 @@ from tilewright.device import Device
 from tilewright.dtypes import DType
 from tilewright.kernels import fused, sums, trials
 from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
-from tilewright.kernels.fitted import fitted_space, high_space
+from tilewright.kernels.fitted import crossing_space, fitted_space, high_space
 from tilewright.kernels.narrow import narrow_space
 from tilewright.kernels.render import constants_header, wgmma_header
 from tilewright.kernels.sliced import sliced_space
@@ -88,6 +88,7 @@ class HopperFamily:
                     yield from self._with_tail(problem, config, device)
         yield from fitted_space(problem, device)
         yield from high_space(problem, device)
+        yield from crossing_space(problem, device)
         yield from narrow_space(problem, device)
         yield from sliced_space(problem, device)
 

@@ -1,6 +1,7 @@
 """Configs of the Hopper family for the tuner alone, beside those that the untuned choice is made of.
 
-    clustered   clusters of 4 and 8: of 18 products the fastest of one, 1000^3; of others up to 30 % slower
+    clustered   clusters of 4 and 8: of 18 products the fastest of one, 1000^3; of others up to 30 % slower. Those of 4
+                that share what lies across lines are the untuned choice's as well (kernels/fitted.py)
     uneven      pairs with shares that are no equals: nobody has measured them
     ping-pong   in many waves: ahead where products take turns, behind where a card repeats one (kernels/fitted.py)
     tiny        narrow tiles of an out that has few of them
@@ -15,14 +16,11 @@ from collections.abc import Iterator
 
 from tilewright.config import Config
 from tilewright.device import Device
-from tilewright.kernels.fitted import pingpong_space
+from tilewright.kernels.fitted import clustered_space, pingpong_space
 from tilewright.kernels.narrow import deep
 from tilewright.problem import Problem
-from tilewright.tiling import SWIZZLE_BYTES
 
-_CLUSTERS = ((4, 1), (1, 4), (2, 2), (4, 2), (2, 4))
 _TILES = ((64, 1), (128, 2))  # rows of a tile, consumers
-_NARROWEST, _WIDEST = 48, 176  # columns of a tile in a cluster of 4 or 8
 _TINY_WIDTHS = (8, 16, 24, 32)
 
 
@@ -30,45 +28,6 @@ def trials(problem: Problem, device: Device) -> Iterator[Config]:
     """Every legal config of these, each once."""
     found = dict.fromkeys(config for offered in _KINDS for config in offered(problem, device))
     yield from (config for config in found if not config.violations(problem, device))
-
-
-def _clustered(problem: Problem, device: Device) -> Iterator[Config]:
-    """Clusters of 4 and 8 whose tiles all run at once: of each the narrowest width that needs no second wave, as the
-    product stands and with `swap`.
-
-    Worked example, 1000^3 on an h200, 128 rows in 4x2: 15 clusters of 8 are 15 columns of 8 tiles, 14 in whole
-    clusters, so 72 columns wide: what cuBLASLt's fastest has (docs/suite.md).
-    """
-    for swap in (False, True):
-        for tile_m, consumers in _TILES:
-            for cluster_m, cluster_n in _CLUSTERS:
-                config = Config(
-                    tile_m=tile_m,
-                    tile_n=8,
-                    consumers=consumers,
-                    cluster_m=cluster_m,
-                    cluster_n=cluster_n,
-                    stages=2,
-                    swap=swap,
-                    store_slots=1,
-                )
-                yield from _in_one_wave(config, problem, device)
-
-
-def _in_one_wave(config: Config, problem: Problem, device: Device) -> Iterator[Config]:
-    """The config in the width that makes one wave, if that is one; rows and columns of tiles fill their clusters."""
-    seen = config.computed(problem)
-    rows = -(-seen.m // config.tile_m)
-    if problem.batch or rows % config.cluster_m:
-        return
-    columns = device.clusters_at_once(config.cluster) * config.cluster // rows // config.cluster_n * config.cluster_n
-    if not columns:
-        return
-    step = 8 if seen.b_major == "k" else SWIZZLE_BYTES // seen.dtype.size
-    tile_n = -(-seen.n // (columns * step)) * step
-    narrowest = 8 if config.swap else _NARROWEST
-    if narrowest <= tile_n <= _WIDEST and -(-seen.n // tile_n) >= config.cluster_n:
-        yield deep(config.replace(tile_n=tile_n, group_m=max(1, rows // config.cluster_m)), problem, device)
 
 
 def _tiny(problem: Problem, device: Device) -> Iterator[Config]:
@@ -93,4 +52,4 @@ def _uneven(problem: Problem, device: Device) -> Iterator[Config]:
             yield config
 
 
-_KINDS = (_clustered, _uneven, pingpong_space, _tiny)
+_KINDS = (clustered_space, _uneven, pingpong_space, _tiny)

@@ -1,4 +1,5 @@
-"""Bugs of the kernel's start: slots that are filled before the CTA meets, and whose they are; as in mutants.py.
+"""Bugs of the kernel's start: slots that are filled before the CTA meets, and whose they are; and of its end: what a
+CTA waits for before it leaves. As in mutants.py.
 
 That a kernel which starts beside the launch before does not start early is a fact of its paths, not of a run: nothing
 here has a launch before it (tests/kernels/test_hopper.py).
@@ -7,7 +8,8 @@ here has a launch before it (tests/kernels/test_hopper.py).
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Mutant
-from mutants import FENCE, PRODUCER, SCHEDULE, UNIT, mutant
+from mutants import CONSUMER, END, FENCE, PRODUCER, SCHEDULE, UNIT, mutant
+from split_mutants import SPLIT
 
 _IS_EARLY = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
 _EARLY_INIT = "init_full<0, EARLY_SLOTS>(ring);"
@@ -18,6 +20,10 @@ _COUNT = "min(EARLY_SLOTS, k_tiles.count)"
 _FROM = "i == 0 ? num_started : 0"
 _LINES = "at(place - column * rows, column, 0);"
 _NO_PLACE = "tensor coordinate"  # of a store: what shared memory holds where no tile's place has been written
+_OTHERS = "if (threadIdx.x == WARP_THREADS) {"
+_GIVEN_BACK = "wait(wide.ring.empty_at(wide.state.index), wide.state.parity);"
+_ROOM_FREE = "reduction.finish();"
+_LEFT = ("exit before remote access", "peer exited")
 _FILLED_TWICE = ("missing wait", "mbarrier over-arrival", "unordered copies", "operand released early")
 
 START_MUTANTS: tuple[Mutant, ...] = (
@@ -69,6 +75,31 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "deep ring",
         (UNIT, _LATE_INIT, ""),
         by="mbarrier before init",
+    ),
+    mutant(
+        "early full barriers are made ready by the warp that makes the others",
+        "single",
+        (UNIT, _EARLY_INIT, ""),
+        (UNIT, _OTHERS, f"{_OTHERS} {_EARLY_INIT}"),
+        by=("mbarrier before init", "mbarrier init order"),
+    ),
+    mutant(
+        "the last early full barrier is made ready again, behind its load",
+        "deep ring",
+        (UNIT, _LATE_INIT, "init_full<EARLY_SLOTS - 1, SLOTS>(ring);"),
+        by="mbarrier re-init",
+    ),
+    mutant(
+        "full barriers of the narrow ring are not made ready",
+        "tail",
+        (UNIT, _LATE_INIT, "init_full<EARLY_SLOTS, Config::STAGES>(ring);"),
+        by="mbarrier before init",
+    ),
+    mutant(
+        "a split's own barriers are made ready behind the fence",
+        "split",
+        (UNIT, f"init_partials(partials); {FENCE}", f"{{}} {FENCE} init_partials(partials);"),
+        by=("mbarrier init order", "mbarrier before init"),
     ),
     # -- clusters ----------------------------------------------------------------------------------------------------
     mutant(
@@ -134,6 +165,30 @@ START_MUTANTS: tuple[Mutant, ...] = (
         (PRODUCER, "num_started == 0, batch.a_member(member), columns", "num_started == 0, member, columns"),
         by=WRONG_NUMBERS,
     ),
+    mutant(
+        "a CTA without a tile starts",
+        "an idle CTA",
+        (UNIT, "if (STARTS_EARLY && schedule.has_wide(0)) producer", "if (STARTS_EARLY) producer"),
+        by=("exit with copy in flight", "data race"),
+    ),
+    mutant(
+        "every rank of a split starts with the first one's k tiles",
+        "split",
+        (UNIT, "batch, k_tiles, cta_rank);", "batch, k_tiles_of((k - 1) / Config::TILE_K + 1, 0), cta_rank);"),
+        by=WRONG_NUMBERS,
+    ),
+    mutant(
+        "a rank of a split starts with as many slots as all of k has",
+        "split in four",
+        (PRODUCER, _COUNT, "min(EARLY_SLOTS, Config::SPLIT_K * k_tiles.count)"),
+        by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
+    ),
+    mutant(
+        "the first narrow tile begins where the early slots of the first wide one end",
+        "tail",
+        (PRODUCER, "is_backward(i + j), 0, [&]", "is_backward(i + j), j == 0 ? num_started : 0, [&]"),
+        by="deadlock",
+    ),
     # -- the first tile ----------------------------------------------------------------------------------------------
     mutant(
         "the first tile as if out were one square",
@@ -152,5 +207,54 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "a CTA a matrix",
         (SCHEDULE, "Config::BATCH_DIMS > 0 || Config::TAIL_N > 0 || !is_one", "Config::TAIL_N > 0 || !is_one"),
         by=("unordered copies", WRONG_NUMBERS),
+    ),
+    # -- the end -----------------------------------------------------------------------------------------------------
+    mutant(
+        "only CTAs below each other wait until their slots are given back",
+        "cluster side by side",
+        (UNIT, END, END.replace("SHARING", "CLUSTER_M")),
+        by=_LEFT,
+    ),
+    mutant(
+        "a CTA waits as often for one slot as it has slots",
+        "cluster",
+        (PRODUCER, f"{_GIVEN_BACK} wide.state.advance(); }}", f"{_GIVEN_BACK} }}"),
+        by=_LEFT,
+    ),
+    mutant(
+        "a CTA waits for the phases before its slots' last",
+        "cluster",
+        (PRODUCER, _GIVEN_BACK, _GIVEN_BACK.replace("parity)", "parity ^ 1)")),
+        by=_LEFT,
+    ),
+    mutant(
+        "a CTA without a tile waits for slots that nobody fills",
+        "an idle cluster",
+        (PRODUCER, f"{_GIVEN_BACK} wide.state.advance(); }}", "wait(wide.ring.empty_at(slot), 0); }"),
+        by="deadlock",
+    ),
+    mutant(
+        "a split waits for its room of the tile before the last",
+        "split",
+        (SPLIT, "wait(empty, parity ^ 1); }", "wait(empty, parity); }"),
+        by=_LEFT,
+    ),
+    mutant(
+        "one consumer of a split waits for its room, not the other",
+        "split of two consumers",
+        (CONSUMER, _ROOM_FREE, f"if (index == 0) {_ROOM_FREE}"),
+        by=_LEFT,
+    ),
+    *(
+        mutant(
+            f"of a split {who} wait for their room",
+            "split in eight, six store",
+            (CONSUMER, _ROOM_FREE, f"if ({condition}) {_ROOM_FREE}"),
+            by=_LEFT,
+        )
+        for who, condition in (
+            ("only ranks that store", "reduction.receives()"),
+            ("only ranks that do not store", "!reduction.receives()"),
+        )
     ),
 )

@@ -249,6 +249,46 @@ def before_the_wait(ptx: str) -> list[str]:
     return [body[number] for number in sorted(seen)]
 
 
+SPLIT_STORES = {  # how the sums of a split leave: by TMA, and row by row
+    "tma": (packed(72, 64, 1024), Config(tile_m=64, tile_n=64, consumers=1, stages=2, split_k=2)),
+    "rows": (packed(72, 67, 1024, batch=(2,)), Config(tile_m=64, tile_n=24, consumers=1, stages=2, split_k=4)),
+}
+
+
+@pytest.mark.parametrize("stores", SPLIT_STORES)
+def test_a_split_gives_its_room_free_behind_the_stores_of_its_sums(stores: str) -> None:
+    """Behind the reads alone runs differed on the GPU: the arrival has no scope and waits for no read. The emulator,
+    where a read has happened at once, tells no difference; in the order of instructions it shows."""
+    source = render(HOPPER, *SPLIT_STORES[stores], H200)
+    headers = dict(source.headers)
+    old, room = (
+        "store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());",
+        "reduction.give_room();",
+    )
+    text, found = re.subn(rf"{re.escape(old)}\s+{re.escape(room)}", f"{room} {old}", headers["consumer.cuh"])
+    assert found == 1
+    mutant = dataclasses.replace(source, headers=tuple({**headers, "consumer.cuh": text}.items()))
+    assert gives_room_last(build(source).ptx)
+    assert not gives_room_last(build(mutant).ptx)
+
+
+def gives_room_last(ptx: str) -> bool:
+    """Whether every other CTA is told behind the last instruction that writes or sends what was read of its sums."""
+    lines = ptx.splitlines()
+
+    def last(pattern: str) -> int:
+        return max(number for number, line in enumerate(lines) if re.search(pattern, line))
+
+    arrivals = [number for number, line in enumerate(lines) if "mbarrier.arrive.shared::cluster" in line]
+    assert len(arrivals) == 1  # the ring's are of the own CTA
+    read, written = (
+        last(r"ld\.shared\.v4\.f32"),
+        last(r"stmatrix|st\.global|cp\.async\.bulk\.tensor\S*\.global\.shared"),
+    )
+    assert read < written
+    return written < arrivals[0]
+
+
 def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:
     source = render(HOPPER, packed(512, 512, 512), Config(), H200, wait_limit=1000)
     assert "trap;" in build(source).ptx

@@ -84,6 +84,8 @@ class HopperFamily:
                     group_m=group_rows(rows // cluster_m, base.tile_m * cluster_m, base.tile_n, clusters)
                 )
                 yield config
+                if problem.shares_no_matrix and (stages := config.streamed_stages(problem)) < config.stages:
+                    yield config.replace(stages=stages)
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
         yield from fitted_space(problem, device)

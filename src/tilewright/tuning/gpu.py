@@ -242,7 +242,7 @@ def _out_bytes(problem: Problem) -> int:
 
 
 def sampled(count: int, most: int, seed: int) -> list[int]:
-    """Up to `most` of 0 .. count - 1 in order, the first and the last among them, one of each equal part; at least 2."""
+    """Up to `most` (2 at least) of 0 .. count - 1 in order: the first, the last, and one of each equal part."""
     if count <= most:
         return list(range(count))
     chosen = random.Random(seed)

@@ -11,12 +11,11 @@ from gemm import WRONG_NUMBERS, Mutant
 from mutants import CONSUMER, END, FENCE, PRODUCER, SCHEDULE, UNIT, mutant
 from split_mutants import SPLIT
 
-_IS_EARLY = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
 _EARLY_INIT = "init_full<0, EARLY_SLOTS>(ring);"
 _LATE_INIT = "init_full<EARLY_SLOTS, SLOTS>(ring);"
 _START = "first = schedule.first(); if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);"
 _INIT = "ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);"
-_COUNT = "min(EARLY_SLOTS, k_tiles.count)"
+_COUNT = "min(STARTED_SLOTS, k_tiles.count)"
 _FROM = "i == 0 ? num_started : 0"
 _LINES = "at(place - column * rows, column, 0);"
 _NO_PLACE = "tensor coordinate"  # of a store: what shared memory holds where no tile's place has been written
@@ -37,13 +36,13 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "an early slot more than barriers that are ready",
         "deep ring",
-        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        (PRODUCER, _COUNT, "min(STARTED_SLOTS + 1, k_tiles.count)"),
         by="mbarrier before init",
     ),
     mutant(
         "an early slot more than the ring has",
         "single",
-        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        (PRODUCER, _COUNT, "min(STARTED_SLOTS + 1, k_tiles.count)"),
         by=_FILLED_TWICE,
     ),
     mutant(
@@ -103,16 +102,23 @@ START_MUTANTS: tuple[Mutant, ...] = (
     ),
     # -- clusters ----------------------------------------------------------------------------------------------------
     mutant(
-        "a cluster that shares b starts early",
-        "cluster",
-        (UNIT, _IS_EARLY, "STARTS_EARLY = true;"),
+        "a cluster's first slots are loaded for the peers too",
+        "cluster of uneven shares",
+        (PRODUCER, "columns_of<true>(first", "columns_of<false>(first"),
+        (PRODUCER, "fill_slot<true>(wide", "fill_slot<false>(wide"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(
-        "a cluster that shares a starts early",
-        "cluster side by side",
-        (UNIT, _IS_EARLY, "STARTS_EARLY = Config::CLUSTER_M == 1;"),
-        by=("mbarrier init order", "mbarrier before init"),
+        "alone, a CTA loads the first box of b alone",
+        "cluster of uneven shares",
+        (PRODUCER, "row < EXTENT; row += BOX_ROWS", "row < BOX_ROWS; row += BOX_ROWS"),
+        by="deadlock",
+    ),
+    mutant(
+        "alone, a CTA loads the first share of a panel again and again",
+        "cluster of panels",
+        (PRODUCER, "map, column, k + row, member, barrier);", "map, column, k, member, barrier);"),
+        by=WRONG_NUMBERS,
     ),
     # -- what is filled ----------------------------------------------------------------------------------------------
     mutant(
@@ -140,7 +146,7 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "as many early slots as may be, however short k is",
         "squares",
-        (PRODUCER, _COUNT, "EARLY_SLOTS"),
+        (PRODUCER, _COUNT, "STARTED_SLOTS"),
         by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
     ),
     mutant(
@@ -154,8 +160,8 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             PRODUCER,
-            "fill_slot(wide, first, num_started, num_started == 0,",
-            "fill_slot(wide, first, 0, num_started == 0,",
+            "fill_slot<true>(wide, first, num_started, num_started == 0,",
+            "fill_slot<true>(wide, first, 0, num_started == 0,",
         ),
         by=WRONG_NUMBERS,
     ),

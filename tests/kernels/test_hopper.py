@@ -217,7 +217,7 @@ def test_a_dependent_launch_touches_no_memory_before_its_wait(config: Config, n:
 def test_a_dependent_launch_that_started_early_would_be_seen() -> None:
     """The emulator has no launch before; in the paths it shows."""
     source = render(HOPPER, packed(24, 4096, 4096), UNTIL_THE_WAIT[0], H200)
-    old = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
+    old = "STARTS_EARLY = STARTED_SLOTS > 0 && !Config::DEPENDENT_LAUNCH;"
     assert source.text.count(old) == 1
     early = build(dataclasses.replace(source, text=source.text.replace(old, "STARTS_EARLY = true;")))
     assert any("cp.async.bulk.tensor" in line for line in before_the_wait(early.ptx))

@@ -28,8 +28,8 @@
 //
 // Start. Memory is far, so the producer's lane asks for it first: it makes the full barriers of the first EARLY_SLOTS
 // slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready. Nobody
-// else touches a barrier or a slot before the CTA has met. Not early: where other CTAs of the cluster are written to,
-// since they have to have started; and behind a launch that has to have ended.
+// else touches a barrier or a slot before the CTA has met. In a cluster that shares operands a CTA loads these slots
+// by itself, since its peers may not have started; so they are fewer. Not early: behind a launch that must have ended.
 //
 // Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
 // one of b.
@@ -116,9 +116,8 @@
 #include "schedule.cuh"
 #include "split.cuh"
 
-// Whether the first loads need not wait until the CTA has met: they write into no peer's memory, and no launch before
-// has to have ended.
-constexpr bool STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;
+// Whether the first loads need not wait until the CTA has met: no launch before has to have ended.
+constexpr bool STARTS_EARLY = STARTED_SLOTS > 0 && !Config::DEPENDENT_LAUNCH;
 
 // Makes full barriers FIRST .. END - 1 ready, for TMA and for the peers too.
 template <uint32_t FIRST, uint32_t END>

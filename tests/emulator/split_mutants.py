@@ -56,6 +56,18 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
         by=("exit before remote access", "peer exited"),
     ),
     mutant(
+        "one consumer gives its room free after the last tile too",
+        "split of two consumers",
+        (CONSUMER, "if (!is_last) reduction.give_room();", "if (!is_last || index == 1) reduction.give_room();"),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "room is given free after the last tile too, by six of eight",
+        "split in eight, six store",
+        (CONSUMER, "if (!is_last) reduction.give_room();", "reduction.give_room();"),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
         "no room is given free before the last tile but one",
         "split",
         (CONSUMER, "i + 1 == num_wide, [] {}", "i + 2 >= num_wide, [] {}"),

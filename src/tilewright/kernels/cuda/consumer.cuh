@@ -253,7 +253,7 @@ private:
         if (lane == 0) ptx::mbarrier_arrive(shared_address(&shared.stored));
     }
 
-    // A whole tile, then its stores: one after the other. `is_last` matters where k is split. `all_seen` is called after
+    // A whole tile, then its stores: one after the other. `is_last` counts where k is split. `all_seen` is called after
     // the wait for its last full slot.
     template <class From, class OutOfShape, class AllSeen>
     DEVICE void compute(From& source, const OutOfShape& to, bool is_last, AllSeen all_seen) {

@@ -142,11 +142,11 @@ public:
         }
     }
 
-    // Everything else. `first`: wide tile number 0, which is found out before there is anything to wait for.
-    DEVICE void run(const TileSchedule& schedule, const Tile& first) {
+    // Everything else. `first`: wide tile number 0, if it is known by then.
+    DEVICE void run(const TileSchedule& schedule, const Tile& first, bool first_is_known) {
         uint32_t i = 0;
         for (; schedule.has_wide(i); ++i) {
-            const Tile tile = i == 0 ? first : schedule.wide(i);
+            const Tile tile = i == 0 && first_is_known ? first : schedule.wide(i);
             fill(wide, tile, is_backward(i), i == 0 ? num_started : 0,
                  columns_of<false>(tile, batch.b_member(batch.member(tile.matrix()))));
         }
@@ -168,6 +168,9 @@ public:
             wide.state.advance();
         }
     }
+
+    // Whether start() has been called.
+    DEVICE bool has_started() const { return num_started > 0; }
 
 private:
     // A ring, and the slot that is filled next.

@@ -22,7 +22,7 @@
 // same bits in every run.
 //
 // The end. Of its last tile a CTA gives no room free: nobody sends again, all CTAs of a cluster having the same number
-// of tiles. So every arrival on its own `empty` has been waited for by a send, and every byte for it by receive(): a CTA
+// of tiles. So every arrival on its own `empty` has been waited for by a send, and every byte for it by receive(): it
 // may leave when it has stored, and need not hear of the others. What it sent is in flight or there.
 //
 // Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are

@@ -8,21 +8,29 @@ here has a launch before it (tests/kernels/test_hopper.py).
 from __future__ import annotations
 
 from gemm import WRONG_NUMBERS, Mutant
-from mutants import CONSUMER, END, FENCE, PRODUCER, SCHEDULE, UNIT, mutant
-from split_mutants import SPLIT
+from mutants import END, FENCE, PRODUCER, SCHEDULE, UNIT, mutant
 
-_IS_EARLY = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
 _EARLY_INIT = "init_full<0, EARLY_SLOTS>(ring);"
-_LATE_INIT = "init_full<EARLY_SLOTS, SLOTS>(ring);"
-_START = "first = schedule.first(); if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);"
+_LATE_INIT = "if constexpr (EARLY_SLOTS < SLOTS) init_full<EARLY_SLOTS, SLOTS>(ring);"
+_START = """
+        if constexpr (STARTS_EARLY && ONE_SQUARE_ALONE) {
+            if (schedule.is_one_square() && schedule.has_wide(0)) {
+                first = schedule.first_of_square(row_scale);
+                producer.start(first);
+            }
+        } else {
+            first = schedule.first(row_scale);
+            if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);
+        }
+"""
 _INIT = "ptx::mbarrier_init(ring.full_at(slot), Config::FULL_ARRIVALS);"
-_COUNT = "min(EARLY_SLOTS, k_tiles.count)"
+_COUNT = "min(STARTED_SLOTS, k_tiles.count)"
 _FROM = "i == 0 ? num_started : 0"
-_LINES = "at(place - column * rows, column, 0);"
+_LINES = "at(place - column * walk.square_m, column, 0);"
+_IS_SQUARE = "&& walk.square_m * walk.square_n == walk.num_wide;"
 _NO_PLACE = "tensor coordinate"  # of a store: what shared memory holds where no tile's place has been written
 _OTHERS = "if (threadIdx.x == WARP_THREADS) {"
 _GIVEN_BACK = "wait(wide.ring.empty_at(wide.state.index), wide.state.parity);"
-_ROOM_FREE = "reduction.finish();"
 _LEFT = ("exit before remote access", "peer exited")
 _FILLED_TWICE = ("missing wait", "mbarrier over-arrival", "unordered copies", "operand released early")
 
@@ -37,13 +45,13 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "an early slot more than barriers that are ready",
         "deep ring",
-        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        (PRODUCER, _COUNT, "min(STARTED_SLOTS + 1, k_tiles.count)"),
         by="mbarrier before init",
     ),
     mutant(
         "an early slot more than the ring has",
         "single",
-        (PRODUCER, _COUNT, "min(EARLY_SLOTS + 1, k_tiles.count)"),
+        (PRODUCER, _COUNT, "min(STARTED_SLOTS + 1, k_tiles.count)"),
         by=_FILLED_TWICE,
     ),
     mutant(
@@ -103,16 +111,23 @@ START_MUTANTS: tuple[Mutant, ...] = (
     ),
     # -- clusters ----------------------------------------------------------------------------------------------------
     mutant(
-        "a cluster that shares b starts early",
-        "cluster",
-        (UNIT, _IS_EARLY, "STARTS_EARLY = true;"),
+        "a cluster's first slots are loaded for the peers too",
+        "cluster of uneven shares",
+        (PRODUCER, "columns_of<true>(first", "columns_of<false>(first"),
+        (PRODUCER, "fill_slot<true>(wide", "fill_slot<false>(wide"),
         by=("mbarrier init order", "mbarrier before init"),
     ),
     mutant(
-        "a cluster that shares a starts early",
-        "cluster side by side",
-        (UNIT, _IS_EARLY, "STARTS_EARLY = Config::CLUSTER_M == 1;"),
-        by=("mbarrier init order", "mbarrier before init"),
+        "alone, a CTA loads the first box of b alone",
+        "cluster of uneven shares",
+        (PRODUCER, "row < EXTENT; row += BOX_ROWS", "row < BOX_ROWS; row += BOX_ROWS"),
+        by="deadlock",
+    ),
+    mutant(
+        "alone, a CTA loads the first share of a panel again and again",
+        "cluster of panels",
+        (PRODUCER, "map, column, k + row, member, barrier);", "map, column, k, member, barrier);"),
+        by=WRONG_NUMBERS,
     ),
     # -- what is filled ----------------------------------------------------------------------------------------------
     mutant(
@@ -132,15 +147,15 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             UNIT,
-            "producer.run(schedule, first);",
-            "Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule, first);",
+            "producer.run(schedule, first,",
+            "Producer(shared, a_map, b_map, b_tail_map, batch, k_tiles, cta_rank).run(schedule, first,",
         ),
         by=_FILLED_TWICE,
     ),
     mutant(
         "as many early slots as may be, however short k is",
         "squares",
-        (PRODUCER, _COUNT, "EARLY_SLOTS"),
+        (PRODUCER, _COUNT, "STARTED_SLOTS"),
         by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
     ),
     mutant(
@@ -154,8 +169,8 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "single",
         (
             PRODUCER,
-            "fill_slot(wide, first, num_started, num_started == 0,",
-            "fill_slot(wide, first, 0, num_started == 0,",
+            "fill_slot<true>(wide, first, num_started, num_started == 0,",
+            "fill_slot<true>(wide, first, 0, num_started == 0,",
         ),
         by=WRONG_NUMBERS,
     ),
@@ -168,7 +183,7 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a CTA without a tile starts",
         "an idle CTA",
-        (UNIT, "if (STARTS_EARLY && schedule.has_wide(0)) producer", "if (STARTS_EARLY) producer"),
+        (UNIT, "schedule.is_one_square() && schedule.has_wide(0)", "schedule.is_one_square()"),
         by=("exit with copy in flight", "data race"),
     ),
     mutant(
@@ -180,7 +195,7 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "a rank of a split starts with as many slots as all of k has",
         "split in four",
-        (PRODUCER, _COUNT, "min(EARLY_SLOTS, Config::SPLIT_K * k_tiles.count)"),
+        (PRODUCER, _COUNT, "min(STARTED_SLOTS, Config::SPLIT_K * k_tiles.count)"),
         by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
     ),
     mutant(
@@ -193,19 +208,31 @@ START_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the first tile as if out were one square",
         "squares",
-        (SCHEDULE, "|| !is_one_square) return wide(0);", ") return wide(0);"),
+        (SCHEDULE, _IS_SQUARE, ";"),
+        by=("unordered copies", WRONG_NUMBERS),
+    ),
+    mutant(
+        "of a batch the first tile as if one matrix were all",
+        "a CTA a matrix",
+        (SCHEDULE, f"Config::BATCH_DIMS == 0 && Config::TAIL_N == 0 {_IS_SQUARE}", "true;"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(
         "the first tile with rows and columns exchanged",
         "single",
-        (SCHEDULE, _LINES, "at(column, place - column * rows, 0);"),
+        (SCHEDULE, _LINES, "at(column, place - column * walk.square_m, 0);"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     mutant(
-        "the first tile of every CTA is of the first matrix",
-        "a CTA a matrix",
-        (SCHEDULE, "Config::BATCH_DIMS > 0 || Config::TAIL_N > 0 || !is_one", "Config::TAIL_N > 0 || !is_one"),
+        "the first tile's column is of twice the places",
+        "single",
+        (SCHEDULE, "__umulhi(4 * place", "__umulhi(8 * place"),
+        by=("unordered copies", "out of bounds", WRONG_NUMBERS, "deadlock"),
+    ),
+    mutant(
+        "the first tile is taken for known where nothing has been loaded early",
+        "squares",
+        (PRODUCER, "i == 0 && first_is_known ? first", "i == 0 ? first"),
         by=("unordered copies", WRONG_NUMBERS),
     ),
     # -- the end -----------------------------------------------------------------------------------------------------
@@ -232,29 +259,5 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "an idle cluster",
         (PRODUCER, f"{_GIVEN_BACK} wide.state.advance(); }}", "wait(wide.ring.empty_at(slot), 0); }"),
         by="deadlock",
-    ),
-    mutant(
-        "a split waits for its room of the tile before the last",
-        "split",
-        (SPLIT, "wait(empty, parity ^ 1); }", "wait(empty, parity); }"),
-        by=_LEFT,
-    ),
-    mutant(
-        "one consumer of a split waits for its room, not the other",
-        "split of two consumers",
-        (CONSUMER, _ROOM_FREE, f"if (index == 0) {_ROOM_FREE}"),
-        by=_LEFT,
-    ),
-    *(
-        mutant(
-            f"of a split {who} wait for their room",
-            "split in eight, six store",
-            (CONSUMER, _ROOM_FREE, f"if ({condition}) {_ROOM_FREE}"),
-            by=_LEFT,
-        )
-        for who, condition in (
-            ("only ranks that store", "reduction.receives()"),
-            ("only ranks that do not store", "!reduction.receives()"),
-        )
     ),
 )

@@ -214,7 +214,7 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
                 share = ctas * (part.a_bytes + part.b_bytes) / fill_bytes
                 times = (part.tensor_cycles, part.loop_cycles, part.landing_us, part.store_cycles)
                 out_bytes = ctas * config.tile_m * part_n * problem.out_dtype.size
-                queue = _PINGPONG_QUEUE if config.pingpong else _QUEUE
+                queue = _PINGPONG_QUEUE if config.pingpong else _QUEUE * _waiting(problem, config)
                 waves.append(Wave(many, *times, read_bytes * share, moved_bytes * share, out_bytes, queue))
     last = waves.pop()
     if last.count > 1:
@@ -230,6 +230,15 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
         dram_share=_dram_share(problem, config),
         flops=sum(2.0 * count * config.tile_m * tile_n * k for tile_n, count in shapes),
     )
+
+
+def _waiting(problem: Problem, config: Config) -> float:
+    """How much of a store's wait for others is not spent on loads, 0 .. 1: with matrices of its own a batch goes on with
+    k tiles of the next tile, as many as the ring holds."""
+    if not problem.shares_no_matrix:
+        return 1.0
+    k_tiles = -(-problem.k // (config.tile_k * config.split_k))
+    return max(0.0, 1.0 - (config.stages - 1) / k_tiles)
 
 
 def _dram_share(problem: Problem, config: Config) -> float:

@@ -252,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "each CTA multicasts all of b to the wrong place",
         "cluster",
-        (PRODUCER, "target + row * SWIZZLE_BYTES, map", "target, map"),
+        (PRODUCER, "multicast(target + row * SWIZZLE_BYTES, map", "multicast(target, map"),
         by=("unordered copies",),
     ),
     # -- ping-pong ---------------------------------------------------------------------------------------------------
@@ -563,7 +563,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "b's rows of the peer are loaded",
         "cluster",
-        (PRODUCER, "k, first + row, member", "k, first + BOX_ROWS - row, member"),
+        (PRODUCER, "k, first + row, member, barrier, sharers", "k, first + BOX_ROWS - row, member, barrier, sharers"),
         by=WRONG_NUMBERS,
     ),
     mutant(

@@ -154,7 +154,7 @@ START_MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant(
         "as many early slots as may be, however short k is",
-        "squares",
+        "tail of two lengths",
         (PRODUCER, _COUNT, "STARTED_SLOTS"),
         by=("deadlock", "data race", "copy not waited for", _NO_PLACE, WRONG_NUMBERS),
     ),
@@ -206,12 +206,6 @@ START_MUTANTS: tuple[Mutant, ...] = (
     ),
     # -- the first tile ----------------------------------------------------------------------------------------------
     mutant(
-        "the first tile as if out were one square",
-        "squares",
-        (SCHEDULE, _IS_SQUARE, ";"),
-        by=("unordered copies", WRONG_NUMBERS),
-    ),
-    mutant(
         "of a batch the first tile as if one matrix were all",
         "a CTA a matrix",
         (SCHEDULE, f"Config::BATCH_DIMS == 0 && Config::TAIL_N == 0 {_IS_SQUARE}", "true;"),
@@ -227,7 +221,7 @@ START_MUTANTS: tuple[Mutant, ...] = (
         "the first tile's column is of twice the places",
         "single",
         (SCHEDULE, "__umulhi(4 * place", "__umulhi(8 * place"),
-        by=("unordered copies", "out of bounds", WRONG_NUMBERS, "deadlock"),
+        by=("unordered copies", _NO_PLACE, WRONG_NUMBERS),
     ),
     mutant(
         "the first tile is taken for known where nothing has been loaded early",

@@ -36,42 +36,39 @@ _PLACE_READ = "one after a tile's place is read, which is written again only whe
 _FENCED = "no thread touches accumulators between two wgmmas of a tile: that of the first slot is enough"
 _STARTED = "one after the elected lane's start, before all of the CTA meet"
 _INIT_FENCE = "fence.mbarrier_init.release.cluster"
-_NO_LATE_INIT = "of three slots all are made ready early, and nothing is behind the second fence of full barriers"
 _GIVEN_BACK = "the producer's last wait covers those for slots that the same warps gave back before"
 _EMPTY_INIT = "no copy and no other CTA signals an empty barrier, so that the CTA meets is enough"
 # By case: opcodes that may be left out with no report, how many of them, and why no report is right.
 EQUIVALENT: dict[str, dict[str, tuple[int, str]]] = {
     "cluster": {
-        _INIT_FENCE: (2, f"{_NO_LATE_INIT}, so that either of both covers them where nothing is loaded early"),
         "mbarrier.try_wait.parity.shared::cta.b64": (2, _GIVEN_BACK),
         "bar.warp.sync": (4, f"{_STARTED}; {_PLACE_READ}; two where {_AT_THE_END}"),
         "wgmma.fence.sync.aligned": (1, _FENCED),
         "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
     },
     "ping-pong": {
-        _INIT_FENCE: (2, f"{_NO_LATE_INIT}; {_EMPTY_INIT}"),
+        _INIT_FENCE: (1, _EMPTY_INIT),
         "bar.warp.sync": (4, f"{_STARTED}; {_PLACE_READ}; two where {_AT_THE_END}"),
         "wgmma.fence.sync.aligned": (1, _FENCED),
         "setmaxnreg.inc.sync.aligned.u32": (1, _REGISTERS),
     },
     "staggered": {
-        _INIT_FENCE: (2, f"{_NO_LATE_INIT}; {_EMPTY_INIT}"),
+        _INIT_FENCE: (1, _EMPTY_INIT),
         "bar.warp.sync": (3, f"{_STARTED}; two where {_AT_THE_END}"),
         "wgmma.commit_group.sync.aligned": (1, "block 0's first group is waited for with block 1's, never alone"),
         "wgmma.fence.sync.aligned": (3, _FENCED),
     },
     "split": {
-        _INIT_FENCE: (1, _NO_LATE_INIT),
         "bar.warp.sync": (3, f"{_STARTED}; two where {_AT_THE_END}"),
         "wgmma.fence.sync.aligned": (1, _FENCED),
     },
     "swap": {
-        _INIT_FENCE: (2, f"{_NO_LATE_INIT}; {_EMPTY_INIT}"),
+        _INIT_FENCE: (1, _EMPTY_INIT),
         "bar.warp.sync": (4, f"{_STARTED}; {_PLACE_READ}; two where {_AT_THE_END}"),
         "wgmma.fence.sync.aligned": (1, _FENCED),
     },
     "predicated stores": {
-        _INIT_FENCE: (2, f"{_NO_LATE_INIT}; {_EMPTY_INIT}"),
+        _INIT_FENCE: (1, _EMPTY_INIT),
         "bar.warp.sync": (
             4,
             f"{_STARTED}; one before the first slot is written, after that of the tile's place; "

@@ -211,7 +211,11 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "consumers leave out the narrow tiles",
         "tail",
-        (CONSUMER, "for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});", ""),
+        (
+            CONSUMER,
+            "for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, i + 1 == num_narrow, [] {});",
+            "",
+        ),
         by=("deadlock", WRONG_NUMBERS),
     ),
     mutant(

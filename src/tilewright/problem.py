@@ -220,6 +220,11 @@ class Problem:
         return 2 * self.m * self.n * self.k * self.num_matrices
 
     @property
+    def shares_no_matrix(self) -> bool:
+        """Whether it is a batch of which each product has an a and a b of its own."""
+        return bool(self.batch) and all(self.a_batch) and all(self.b_batch)
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of a and b, those of a matrix that many products share counted once."""
         num_a, num_b = (

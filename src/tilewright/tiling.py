@@ -28,6 +28,11 @@ ATOM_ROWS = 8
 STORE_ROWS = 16  # rows of one store slot: what one warp holds of a 64-row wgmma
 BARRIER_BYTES = 8
 TILE_BYTES = 8  # a Tile of schedule.cuh: row and column
+# Slots of a ring beyond this slow down batches of which each product has matrices of its own, where DRAM is the limit.
+# Measured, H200, 2026-12-01, 4096 x 384x128x256 in fp16, interleaved, us by KB of the ring: 64x128 96 375, 120 357, 144
+# 352, 192 416; 128x128 ping-pong 96 367, 128 375, 160 394, 192 398; 256x128 staggered 144 362, 192 424. Why is not
+# known: with tall outputs, whose b is one matrix, more is faster up to 192 (131072 x 256 x 512: 69 to 63 us).
+STREAMED_RING_BYTES = 144 << 10
 MAX_SMEM_BYTES = 232448  # of a CTA on compute capability 9.0 (CUDA programming guide: 227 KB)
 TRANSPOSED_COLUMNS = 64  # of a slot that is stored transposed, at most: 2 KB of 16-bit values a warp
 MAX_TILES = 2**30  # schedule.cuh counts tiles in 32 bits
@@ -236,6 +241,10 @@ class Tiling:
     def stage_bytes(self, problem: Problem) -> int:
         """Bytes that one stage of the ring holds and one full barrier expects: a tile of a and a tile of b."""
         return (self.tile_m + self.tile_n) * self.tile_k * problem.dtype.size
+
+    def streamed_stages(self, problem: Problem) -> int:
+        """Stages of a ring that is deep enough for matrices which are read once: STREAMED_RING_BYTES, at least 2."""
+        return max(2, STREAMED_RING_BYTES // self.stage_bytes(problem))
 
     def narrow_bytes(self, problem: Problem) -> int:
         """Bytes of one slot of the narrow tiles' ring."""

@@ -30,9 +30,12 @@ STORE_VALUES_PER_CYCLE = 2.5  # a warp
 LANE_STORE_VALUES_PER_CYCLE = 1.0
 # An epilogue's activation: two approximations a value, of which an SM makes 16 lanes' a cycle, a quarter of it 4 (CUDA
 # programming guide, throughput of native arithmetic instructions). What else it computes is less, and beside that; of
-# gelu with erf, with one approximation, it is more, 10 of a warp's instructions, which is counted as much.
+# gelu with erf, with one approximation, it is more, 10 of a warp's instructions, which is counted as much. A gate has
+# another matrix of sums to read beside them, which is counted as much again: eight configs each of silu's gate at 1024,
+# 4096 and 8192 x 28672 x 4096 then take 0.93 to 1.04 of the predicted (H200, 2026-12-01, interleaved), and 8192 rows go
+# to ping-pong 128x192, 2704 us for 2838.
 _SPECIAL_LANES_PER_CYCLE = 4
-_SPECIALS_OF_ACTIVATION = 2
+_SPECIALS = {"gelu": 2, "silu": 2, "gated": 4}
 # All CTAs store at about the same time where a tile takes little longer to multiply than to write: a store then finds
 # those of the others before it, by the share of the time that is spent writing, at so much of DRAM's rate. Where the
 # other consumer multiplies meanwhile hardly any of it shows. Fitted with those below, mostly to 4096 x 32768 x 512: 191
@@ -75,6 +78,9 @@ _TILE_DRAM_SHARE = 0.88
 # The same where all CTAs walk k in step from its start: every row's bytes that are asked for at a time lie at the same
 # place of the row. With a split they lie at two places or more.
 IN_STEP_DRAM_SHARE = 0.85
+# Of that where a ring is deeper than a batch of matrices of its own is read best with (Config.streamed_stages), as
+# measured there: 0.86 to 0.95.
+_DEEP_RING_SHARE = 0.94
 # Two resources near their limit slow each other down: the p-norm of the times that they take alone. L2 beside DRAM, and
 # both beside what a CTA can do.
 _MEMORY_NORM = 7.7
@@ -221,9 +227,16 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
         fill_bytes=fill_bytes,
         l2_bytes=read_bytes,
         dram_bytes=moved_bytes,
-        dram_share=_TILE_DRAM_SHARE if config.split_k > 1 else IN_STEP_DRAM_SHARE,
+        dram_share=_dram_share(problem, config),
         flops=sum(2.0 * count * config.tile_m * tile_n * k for tile_n, count in shapes),
     )
+
+
+def _dram_share(problem: Problem, config: Config) -> float:
+    """Of the rate at which whole buffers are read, what tiles are read with."""
+    share = _TILE_DRAM_SHARE if config.split_k > 1 else IN_STEP_DRAM_SHARE
+    is_deep = problem.shares_no_matrix and config.stages > config.streamed_stages(problem)
+    return share * (_DEEP_RING_SHARE if is_deep else 1.0)
 
 
 @dataclass(frozen=True)
@@ -303,10 +316,10 @@ def _finish_cycles(form: Form, config: Config, blocks: int, columns: int) -> flo
     Worked example, gelu in 256x192 staggered: a warp has 2 blocks of 16 x 192 values; two warps share a quarter of the
     SM and its 4 lanes a cycle: 2 x 6144 x 2 / 4 cycles, 6144 beside the 98,304 of the tile's wgmmas at k = 4096.
     """
-    activations = sum(step.kind in ("gelu", "silu", "gated") for step in form.steps)
+    specials = sum(_SPECIALS.get(step.kind, 0) for step in form.steps)
     values = blocks * STORE_ROWS * columns / (2 if form.is_gated else 1)
     at_once = 1 if config.pingpong else config.consumers
-    return activations * at_once * values * _SPECIALS_OF_ACTIVATION / _SPECIAL_LANES_PER_CYCLE
+    return specials * at_once * values / _SPECIAL_LANES_PER_CYCLE
 
 
 def _patch_rows(config: Config, rows: int) -> int:

@@ -35,11 +35,15 @@ _ELEMENTS = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 @dataclass(frozen=True)
 class Case:
-    """One config on one problem with a number of SMs: several tiles a CTA, k longer than the ring and with a tail."""
+    """One config on one problem with a number of SMs: several tiles a CTA, k longer than the ring and with a tail.
+
+    `idle`: clusters more than there are tiles for, which the host never launches: they have nothing to do.
+    """
 
     problem: Problem
     config: Config
     num_sms: int
+    idle: int = 0
 
 
 def _config(**changes: Any) -> Config:
@@ -142,6 +146,10 @@ CASES: dict[str, Case] = {
         _SMALL.replace(swap=True, split_k=2, tile_n=24, dependent_launch=True),
         2,
     ),
+    # as "one consumer", "cluster" and "split", whose kernels these are
+    "an idle CTA": Case(packed(64, 32, 72), _SMALL, 1, idle=1),
+    "an idle cluster": Case(packed(256, 64, 136), _config(cluster_m=2), 2, idle=1),
+    "an idle split": Case(packed(64, 16, 136), _SMALL.replace(split_k=2, tile_n=16), 2, idle=1),
     "many stores": Case(packed(64, 384, 200), _config(tile_m=64, tile_n=192, consumers=1), 1),
 }
 
@@ -223,7 +231,7 @@ def outcome(case: Case, ptx: str, **choices: Any) -> Outcome:
     addresses = {name: memory.add(name, x.memory) for name, x in (("a", a), ("b", b), ("out", out))}
     launch = HOPPER.launch(problem, config, DEVICE, case.num_sms)
     grid = Grid(
-        grid=launch.grid,
+        grid=launch.grid + case.idle * launch.cluster,
         block=launch.block,
         cluster=launch.cluster,
         smem_bytes=launch.smem_bytes,

@@ -28,7 +28,7 @@ _EXPECT = "ptx::mbarrier_arrive_expect_tx(full, Ring::SLOT_BYTES);"
 _SLOT = "issue<N, 0, Config::WGMMAS_M, false>(source, rC);"  # of compute(): after the first
 _COMMIT = "ptx::wgmma_commit_group();"
 _SLOT_WAIT = f"{_SLOT} {_COMMIT} ptx::wgmma_wait_group<1>();"
-_LAST_WAIT = "all_seen(); ptx::wgmma_wait_group<0>();"
+_LAST_WAIT = "if constexpr (Config::SPLIT_K > 1) reduction.prepare(); ptx::wgmma_wait_group<0>();"
 _READ_WAIT = "if (lane == 0) ptx::cp_async_bulk_wait_group_read<0>();"
 _BATCH_WAIT = f"{_READ_WAIT} }} __syncwarp(); write_slots"
 _STORE_FENCE = "    ptx::fence_proxy_async_shared_cta();\n    __syncwarp();\n"
@@ -83,7 +83,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "no wait before the epilogue",
         "single",
-        (CONSUMER, _LAST_WAIT, "all_seen();"),
+        (CONSUMER, _LAST_WAIT, "if constexpr (Config::SPLIT_K > 1) reduction.prepare();"),
         by="accumulator in flight",
     ),
     mutant(

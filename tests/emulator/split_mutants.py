@@ -10,6 +10,7 @@ SPLIT, TRANSPOSED = "split.cuh", "transposed.cuh"
 _EMPTY_WAIT = "wait(empty, parity ^ 1);  // fresh"
 _FULL_WAIT = "wait(full, parity);"
 _EXPECT = "(Config::SPLIT_K - 1) * SHARE_BYTES);"
+_ANNOUNCE = f"ptx::mbarrier_arrive_expect_tx(full, {_EXPECT}"
 _KEEPS = "if (receiver == static_cast<int>(rank)) continue;"
 _OWN = "own(rC[block], i, part);"
 _BYTES = ("deadlock", "copy not waited for", "exit with copy in flight", "unordered copies", "refilled while read")
@@ -49,10 +50,34 @@ SPLIT_MUTANTS: tuple[Mutant, ...] = (
     ),
     mutant("room is given free before all lanes have stored", "split", (SPLIT, _READ, ""), by="refilled while read"),
     mutant(
-        "a CTA ends before its room is given free",
+        "room is given free after the last tile too",
         "split",
-        (CONSUMER, "reduction.finish();", ";"),
+        (CONSUMER, "if (!is_last) reduction.give_room();", "reduction.give_room();"),
         by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "one consumer gives its room free after the last tile too",
+        "split of two consumers",
+        (CONSUMER, "if (!is_last) reduction.give_room();", "if (!is_last || index == 1) reduction.give_room();"),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "room is given free after the last tile too, by six of eight",
+        "split in eight, six store",
+        (CONSUMER, "if (!is_last) reduction.give_room();", "reduction.give_room();"),
+        by=("exit before remote access", "peer exited"),
+    ),
+    mutant(
+        "no room is given free before the last tile but one",
+        "split",
+        (CONSUMER, "i + 1 == num_wide, [] {}", "i + 2 >= num_wide, [] {}"),
+        by="deadlock",
+    ),
+    mutant(
+        "bytes of the next tile are announced while those of this one are awaited",
+        "split",
+        (SPLIT, _FULL_WAIT, f"if (lane == 0) {_ANNOUNCE} {_FULL_WAIT}"),
+        by=("deadlock", "mbarrier over-arrival", "copy not waited for"),
     ),
     mutant(
         "all ranks send to one place",

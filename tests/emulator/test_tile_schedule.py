@@ -28,14 +28,14 @@ from tilewright.packing import packed
 from tilewright.problem import Problem
 
 ROOM = 64  # tiles that one CTA of the probe may list, each kind
-WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide")
+WALK = ("m", "n", "group_m", "square_m", "square_n", "num_wide", "row_scale")
 
 # One thread a CTA: how many tiles of each kind it has, then where each begins, and last its first tile by first().
 PROBE = """
 #include "schedule.cuh"
 constexpr int ROOM = 64;
 extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t group_m, int32_t square_m,
-                                 int32_t square_n, int32_t num_wide) {
+                                 int32_t square_n, int32_t num_wide, int32_t row_scale) {
     const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_wide}, blockIdx.x % Config::CLUSTER);
     int32_t* own = out + blockIdx.x * (4 + 4 * ROOM);
     own[0] = schedule.num_wide();
@@ -51,7 +51,7 @@ extern "C" __global__ void probe(int32_t* out, int32_t m, int32_t n, int32_t gro
         own[3 + 2 * ROOM + 2 * i] = tile.n;
     }
     if (schedule.has_wide(0)) {
-        const Tile tile = schedule.first();
+        const Tile tile = schedule.first(row_scale);
         own[2 + 4 * ROOM] = tile.m;
         own[3 + 4 * ROOM] = tile.n;
     }
@@ -229,14 +229,17 @@ def test_the_first_tile_is_tile_number_0(walk: tuple[Problem, Config, int]) -> N
 @pytest.mark.parametrize(
     ("old", "new", "differs"),
     [
-        ("walk.square_m >= rows && ", "", SEVERAL[1:2]),
-        ("|| !is_one_square) return wide(0);", ") return wide(0);", SEVERAL[:2]),
-        ("at(place - column * rows, column, 0);", "at(column, place - column * rows, 0);", ONE_SQUARE),
-        ("place < rows ? 0 : rows == 1 ? place : place / rows;", "0;", ONE_SQUARE[1:]),
-        ("rows == 1 ? place : place / rows;", "place;", ONE_SQUARE[2:]),
-        ("rows == 1 ? place : place / rows;", "1;", ONE_SQUARE[1:4]),
-        ("place < rows ? 0 : rows == 1", "place <= rows ? 0 : rows == 1", ONE_SQUARE[1:]),
-        ("at(place - column * rows, column, 0);", "at(place, column, 0);", ONE_SQUARE[1:]),
+        ("&& walk.square_m * walk.square_n == walk.num_wide;", ";", SEVERAL[:1]),
+        (
+            "at(place - column * walk.square_m, column, 0);",
+            "at(column, place - column * walk.square_m, 0);",
+            ONE_SQUARE,
+        ),
+        ("__umulhi(4 * place, static_cast<uint32_t>(row_scale));", "0;", ONE_SQUARE[1:]),
+        ("__umulhi(4 * place, static_cast<uint32_t>(row_scale));", "place;", ONE_SQUARE[2:]),
+        ("__umulhi(4 * place, static_cast<uint32_t>(row_scale));", "1;", ONE_SQUARE[1:4]),
+        ("__umulhi(4 * place,", "__umulhi(4 * place + 4,", ONE_SQUARE[1:]),
+        ("at(place - column * walk.square_m, column, 0);", "at(place, column, 0);", ONE_SQUARE[1:]),
     ],
 )
 def test_a_wrong_shortcut_to_the_first_tile_is_seen(

@@ -189,7 +189,7 @@ TILE_MUTANTS: tuple[Mutant, ...] = (
     mutant(
         "the producer's first tile is its second",
         "tail",
-        (UNIT, "first = schedule.first()", "first = schedule.wide(1)"),
+        (UNIT, "first = schedule.first(row_scale)", "first = schedule.wide(1)"),
         by=WRONG_NUMBERS,
     ),
     mutant(

@@ -182,6 +182,20 @@ def test_an_addmm_into_another_type_is_rounded_once_and_has_gradients(out: Any) 
     assert torch.equal(mapped[1], T.addmm(c, a.detach(), b, out_dtype=out))
 
 
+def test_the_gradient_of_a_narrower_c_is_rounded_once_and_last() -> None:
+    """Behind a sum of rows and beta: 98304 is past fp16, and 257 is no bf16."""
+    for dtype, terms, beta in (
+        (torch.float16, (98304.0, -98304.0, 2.0), 2.0),
+        (torch.bfloat16, (257.0, -256.0, 0.0), 4.0),
+        (torch.float16, (98304.0, 0.0, 0.0), 0.5),
+    ):
+        c, a, b = whole(1, dtype=dtype).requires_grad_(), whole(3, 8, dtype=dtype), whole(8, 1, dtype=dtype)
+        out = T.addmm(c, a, b, beta=beta, out_dtype=torch.float32)
+        out.backward(torch.tensor(terms)[:, None])
+        assert c.grad is not None
+        assert c.grad.tolist() == [sum(terms) * beta]
+
+
 def test_fp16_and_an_fp32_out_of_either_type_are_served() -> None:
     for dtype in (torch.float16, torch.bfloat16):
         a, b = whole(5, 300, dtype=dtype), whole(300, 7, seed=1, dtype=dtype)
@@ -509,6 +523,21 @@ REFUSED = {
         "out in float64: .*; use bfloat16, float16 or float32",
     ),
     "an out_dtype that is none": (lambda: T.matmul(whole(4, 8), whole(8, 4), out_dtype=[1]), UnsupportedError, "type"),
+    "a whole number that torch's dispatcher takes for float32": (
+        lambda: T.matmul(whole(4, 8), whole(8, 4), out_dtype=6),
+        UnsupportedError,
+        "element type of torch",
+    ),
+    "the same of addmm": (
+        lambda: T.addmm(whole(4), whole(4, 8), whole(8, 4), out_dtype=6),
+        UnsupportedError,
+        "element type of torch",
+    ),
+    "a main_grad of two dimensions for a weight of one": (
+        lambda: T.linear(whole(4, 8), whole(8), main_grad=torch.zeros(8, 1)),
+        ShapeError,
+        r"main_grad \(8, 1\) for a weight \(8,\)",
+    ),
     "an out_dtype beside an out": (
         lambda: T.matmul(whole(4, 8), whole(8, 4), out=whole(4, 4), out_dtype=whole(2)),
         UnsupportedError,

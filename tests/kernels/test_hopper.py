@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tilewright import device, disassemble
@@ -17,7 +18,7 @@ from tilewright.config import Config
 from tilewright.jit.build import build, flaws
 from tilewright.jit.source import Binary
 from tilewright.kernels.family import group_rows
-from tilewright.kernels.hopper import HOPPER
+from tilewright.kernels.hopper import HOPPER, row_scale
 from tilewright.kernels.render import render
 from tilewright.legality import CLUSTERS
 from tilewright.packing import packed
@@ -217,7 +218,7 @@ def test_a_dependent_launch_touches_no_memory_before_its_wait(config: Config, n:
 def test_a_dependent_launch_that_started_early_would_be_seen() -> None:
     """The emulator has no launch before; in the paths it shows."""
     source = render(HOPPER, packed(24, 4096, 4096), UNTIL_THE_WAIT[0], H200)
-    old = "STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;"
+    old = "STARTS_EARLY = STARTED_SLOTS > 0 && !Config::DEPENDENT_LAUNCH;"
     assert source.text.count(old) == 1
     early = build(dataclasses.replace(source, text=source.text.replace(old, "STARTS_EARLY = true;")))
     assert any("cp.async.bulk.tensor" in line for line in before_the_wait(early.ptx))
@@ -249,6 +250,44 @@ def before_the_wait(ptx: str) -> list[str]:
     return [body[number] for number in sorted(seen)]
 
 
+SPLIT_STORES = {  # how the sums of a split leave: by TMA, and row by row
+    "tma": (packed(72, 64, 1024), Config(tile_m=64, tile_n=64, consumers=1, stages=2, split_k=2)),
+    "rows": (packed(72, 67, 1024, batch=(2,)), Config(tile_m=64, tile_n=24, consumers=1, stages=2, split_k=4)),
+}
+
+
+@pytest.mark.parametrize("stores", SPLIT_STORES)
+def test_a_split_gives_its_room_free_behind_the_stores_of_its_sums(stores: str) -> None:
+    """Behind the reads alone runs differed on the GPU: the arrival has no scope and waits for no read. The emulator,
+    where a read has happened at once, tells no difference; in the order of instructions it shows."""
+    source = render(HOPPER, *SPLIT_STORES[stores], H200)
+    headers = dict(source.headers)
+    old = "store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());"
+    room = "if (!is_last) reduction.give_room();"
+    text, found = re.subn(rf"{re.escape(old)}\s+{re.escape(room)}", f"{room} {old}", headers["consumer.cuh"])
+    assert found == 1
+    mutant = dataclasses.replace(source, headers=tuple({**headers, "consumer.cuh": text}.items()))
+    assert gives_room_last(build(source).ptx)
+    assert not gives_room_last(build(mutant).ptx)
+
+
+def gives_room_last(ptx: str) -> bool:
+    """Whether every other CTA is told behind the last instruction that writes or sends what was read of its sums."""
+    lines = ptx.splitlines()
+
+    def last(pattern: str) -> int:
+        return max(number for number, line in enumerate(lines) if re.search(pattern, line))
+
+    arrivals = [number for number, line in enumerate(lines) if "mbarrier.arrive.shared::cluster" in line]
+    assert len(arrivals) == 1  # the ring's are of the own CTA
+    read, written = (
+        last(r"ld\.shared\.v4\.f32"),
+        last(r"stmatrix|st\.global|cp\.async\.bulk\.tensor\S*\.global\.shared"),
+    )
+    assert read < written
+    return written < arrivals[0]
+
+
 def test_a_debug_build_traps_instead_of_waiting_for_ever() -> None:
     source = render(HOPPER, packed(512, 512, 512), Config(), H200, wait_limit=1000)
     assert "trap;" in build(source).ptx
@@ -275,7 +314,7 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
     names = [parameter.split()[-1] for parameter in entry[1].split(",")]
     assert names == [
         "a_map", "b_map", "b_tail_map", "out_map", "out_tail_map", "out_base", "out_pitch", "m", "n", "k", "group_m",
-        "square_m", "square_n", "num_wide", "batch", "fused",
+        "square_m", "square_n", "num_wide", "batch", "fused", "row_scale",
     ]  # fmt: skip
     arguments = HOPPER.arguments(packed(64, 72, 80), Config(), ONE_CTA)
     values = {a.name: (a.value, a.size_bytes) for a in arguments if isinstance(a, IntArgument)}
@@ -292,8 +331,21 @@ def test_arguments_follow_the_kernel_s_parameter_list() -> None:
         "num_wide": (1, 4),
         "batch": (0, 4),
         "fused": (0, 4),
+        "row_scale": (2**30, 4),
     }
     assert len(arguments) == len(names)
+
+
+def test_by_the_scale_of_rows_a_multiplication_is_the_division() -> None:
+    """For all places below 2^15: of every number of rows up to 2^11, and of others up to 2^30."""
+    places = np.arange(1 << 15, dtype=np.uint64)
+    rng = np.random.default_rng(1)
+    ends = [2**power + step for power in range(11, 31) for step in (-1, 0, 1) if 2**power + step <= 2**30]
+    for rows in [*range(1, 1 << 11), *ends, *rng.integers(1, 2**30, 200)]:
+        scale = row_scale(int(rows))
+        assert scale < 2**31  # an int32 of the kernel's
+        columns = (4 * places * np.uint64(scale)) >> np.uint64(32)
+        assert np.array_equal(columns, places // np.uint64(rows)), rows
 
 
 @pytest.mark.parametrize(

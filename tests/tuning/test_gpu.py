@@ -24,7 +24,7 @@ from tilewright.packing import packed
 from tilewright.problem import Problem
 from tilewright.tuning import gpu as bench
 from tilewright.tuning.child import Job
-from tilewright.tuning.gpu import GpuBench, sampled_columns, set_bytes
+from tilewright.tuning.gpu import GpuBench, sampled, sampled_matrices, set_bytes
 
 FAKE = Path(__file__).parents[1] / "backends" / "fake_driver.py"
 BINARY = Binary(
@@ -223,10 +223,16 @@ def test_the_memory_of_one_problem_is_given_back_before_the_next(fake_driver: Mo
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 50, 1000])
-def test_sampled_columns_hold_the_ends_and_one_of_each_part(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
-    monkeypatch.setattr(bench, "SAMPLED_COLUMNS", 32)
-    columns = sampled_columns(n, 0)
+def test_what_is_sampled_holds_the_ends_and_one_of_each_part(n: int) -> None:
+    columns = sampled(n, 32, 0)
     assert columns == sorted(set(columns))
     assert (columns[0], columns[-1], len(columns)) == (0, n - 1, min(n, 32))
     gaps = [after - before for before, after in itertools.pairwise(columns)]
     assert max(gaps, default=0) <= 2 * -(-n // 32)
+
+
+@pytest.mark.parametrize(("batch", "most"), [((), 1), ((5,), 5), ((4096,), 64), ((100, 3), 24), ((9, 1, 50), 16)])
+def test_of_a_batch_few_matrices_are_checked_the_first_and_the_last_among_them(batch: Any, most: int) -> None:
+    numbers = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1)
+    found = numbers[sampled_matrices(batch, 0)].ravel()
+    assert (found[0], found[-1], len(set(found))) == (0, numbers.size - 1, most)

@@ -84,6 +84,8 @@ class HopperFamily:
                     group_m=group_rows(rows // cluster_m, base.tile_m * cluster_m, base.tile_n, clusters)
                 )
                 yield config
+                if problem.shares_no_matrix and (stages := config.streamed_stages(problem)) < config.stages:
+                    yield config.replace(stages=stages)
                 if base.tile_m == 256 and cluster_m == 1:
                     yield from self._with_tail(problem, config, device)
         yield from fitted_space(problem, device)
@@ -208,6 +210,7 @@ class HopperFamily:
         is_one_wave = config.num_tiles(problem) * config.split_k <= launch.grid
         is_whole = config.schedule == "linear" or cluster_columns == 1 or is_one_wave
         group = cluster_rows if is_whole else min(config.group_m, cluster_rows)
+        square_m = min(config.square or group, group)
         b_tail: Argument = IntArgument("b_tail_map", 0, 4)
         out: Argument = IntArgument("out_map", 0, 4)
         out_tail: Argument = IntArgument("out_tail_map", 0, 4)
@@ -233,11 +236,12 @@ class HopperFamily:
             IntArgument("n", problem.n, 4),
             IntArgument("k", problem.k, 4),
             IntArgument("group_m", group, 4),
-            IntArgument("square_m", min(config.square or group, group), 4),
+            IntArgument("square_m", square_m, 4),
             IntArgument("square_n", min(config.square or cluster_columns, cluster_columns), 4),
             IntArgument("num_wide", config.wide_tiles(problem, launch.grid) // config.sharing, 4),
             _batch(problem),
             fused.argument(problem),
+            IntArgument("row_scale", row_scale(square_m), 4),
         )
         if config.slices > 1:
             arguments = with_operands_named(arguments, {"out": sums.SCRATCH_NAME})
@@ -246,6 +250,16 @@ class HopperFamily:
 
 
 HOPPER = HopperFamily()
+
+
+def row_scale(rows: int) -> int:
+    """2^30 / rows, rounded up: place x 4 x this / 2^32, rounded down, is place // rows (schedule.cuh).
+
+    Units: `rows` 1 .. 2^30; places below 2^15, which are CTAs that run at once, 264 on an H200.
+    Source: as (2^30 + e) / rows, e < rows, it makes place / rows and less than place / 2^30 more, which reaches the
+    next number nowhere while place x rows <= 2^30; with more than 2^15 rows no place comes near 1.
+    """
+    return -(-(1 << 30) // rows)
 
 
 def _batch(problem: Problem) -> Argument:

@@ -1,9 +1,9 @@
 """The tuner's bench on a GPU: operands, checks and times of kernels, with no array library.
 
 Every kernel is checked before it is timed, twice: with whole numbers, which must come out bit for bit, and with normal
-data under the derived bound of each element. Checked are up to 192 rows by 4096 columns, the first and the last of both
-among them, and all of out for elements that were not written. Timed is what timing.Column times: cold, rotating
-operands of normal data, captured.
+data under the derived bound of each element. Checked are up to 192 rows by 4096 columns of up to 64 matrices, the first
+and the last of each among them, and all of out for elements that were not written. Timed is what timing.Column times:
+cold, rotating operands of normal data, captured.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tilewright.tuning.child import Job
 MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem; 4x the L2 is reached long before
 MAX_SETS = 256
 SAMPLED_COLUMNS = 4096
+SAMPLED_MATRICES = 64
 # Random values are drawn once and repeated: drawing gigabytes takes longer than all the rest. A prime, so that rows of
 # no pitch repeat in step.
 PERIOD = 4_194_301
@@ -87,7 +88,8 @@ class GpuBench:
         self._machine = CudaMachine(self._cuda, self._ordinal)
         self._machine.__enter__()
         self._rows = sampled_rows(problem.m, seed)
-        self._columns = sampled_columns(problem.n, seed)
+        self._columns = sampled(problem.n, SAMPLED_COLUMNS, seed)
+        self._matrices = sampled_matrices(problem.batch, seed)
         limit = max(2, min(MAX_SETS, MAX_OPERAND_BYTES // set_bytes(problem)))
         num_sets = num_cold_sets(set_bytes(problem), self._l2_bytes, limit)
         if whole_limit := integer_limit(problem.k, problem.sums):  # else no whole numbers have exact sums
@@ -184,7 +186,9 @@ class GpuBench:
         damaged = int(np.count_nonzero(bits != poison)) - int(np.count_nonzero(out != poison))
         if unwritten or damaged:
             return f"{unwritten} elements not written, {damaged} damaged between the rows of out"
-        verdict = reference.check(out[..., self._rows, :][..., self._columns].view(problem.out_dtype.numpy))
+        verdict = reference.check(
+            out[self._matrices][..., self._rows, :][..., self._columns].view(problem.out_dtype.numpy)
+        )
         return "" if verdict.ok else str(verdict)
 
     def _make_set(self, problem: Problem, seed: int, limit: int) -> tuple[_Set, NDArray[Any], NDArray[Any]]:
@@ -227,7 +231,7 @@ class GpuBench:
     def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
         assert self._problem is not None  # open() set it
         problem = self._problem
-        operands = a[..., self._rows, :], b[..., self._columns]
+        operands = a[self._matrices][..., self._rows, :], b[self._matrices][..., self._columns]
         return Reference(*operands, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, exact=exact)
 
 
@@ -237,14 +241,22 @@ def _out_bytes(problem: Problem) -> int:
     return problem.extent_bytes["out"] + held.pitch_bytes - held.row_bytes
 
 
-def sampled_columns(n: int, seed: int) -> list[int]:
-    """Up to SAMPLED_COLUMNS columns in order, the first and the last among them, one of each equal part of n."""
-    if n <= SAMPLED_COLUMNS:
-        return list(range(n))
+def sampled(count: int, most: int, seed: int) -> list[int]:
+    """Up to `most` (2 at least) of 0 .. count - 1 in order: the first, the last, and one of each equal part."""
+    if count <= most:
+        return list(range(count))
     chosen = random.Random(seed)
-    edges = [index * n // SAMPLED_COLUMNS for index in range(SAMPLED_COLUMNS + 1)]
+    edges = [index * count // most for index in range(most + 1)]
     inner = [chosen.randrange(low, high) for low, high in itertools.pairwise(edges[1:-1])]
-    return [0, *inner, n - 1]
+    return [0, *inner, count - 1]
+
+
+def sampled_matrices(batch: tuple[int, ...], seed: int) -> tuple[NDArray[np.intp], ...]:
+    """An index of the dimensions of a batch: up to SAMPLED_MATRICES of its matrices, or 2 along each dimension."""
+    if not batch:
+        return ()
+    most = max(2, int(SAMPLED_MATRICES ** (1 / len(batch)) + 1e-9))
+    return np.ix_(*(sampled(extent, most, seed) for extent in batch))
 
 
 def set_bytes(problem: Problem) -> int:

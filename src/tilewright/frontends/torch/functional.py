@@ -32,10 +32,11 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
     Cost: in eager mode as tilewright.matmul, beside what autograd adds; else through torch.library. On the CPU the
     emulator, for small sizes.
     """
+    if out_dtype is not None:
+        _check_out_dtype(out_dtype)
     if out is not None:
         _check_tensors("matmul", a=a, b=b, out=out)
         if out_dtype is not None and out_dtype is not out.dtype:
-            _check_out_dtype(out_dtype)
             products.check_dtypes("a", a.dtype, "b", b.dtype, out_dtype)
             raise UnsupportedError(
                 asked=f"out of {out.dtype} with out_dtype {out_dtype}",
@@ -59,7 +60,6 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None, out_dtype: torch.
         return ops.matmul(a, b, out_dtype)
     except _NO_KERNEL:  # asked only now: every call through the op comes this way
         _check_tensors("matmul", a=a, b=b)
-        _check_out_dtype(out_dtype)
         raise
 
 
@@ -127,6 +127,12 @@ def _linear_of_one_column(
             asked=f"bias {tuple(bias.shape)} and weight {tuple(weight.shape)}",
             rule="a weight of one dimension makes one value of a row, and its bias is one element of no dimension",
             works="pass bias[0], or weight[None] for a result with a last dimension",
+        )
+    if main_grad is not None and main_grad.shape != weight.shape:
+        raise ShapeError(
+            asked=f"main_grad {tuple(main_grad.shape)} for a weight {tuple(weight.shape)}",
+            rule="it has the weight's shape",
+            works="pass torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)",
         )
     column = None if bias is None else bias.unsqueeze(0)
     total = None if main_grad is None else main_grad.unsqueeze(0)
@@ -204,11 +210,12 @@ def addmm(
     that is no number which fp32 holds.
     """
     _check_tensors("addmm", c=c, a=a, b=b)
+    if out_dtype is not None:
+        _check_out_dtype(out_dtype)
     try:
         # beta and alpha are whole numbers by default: of a float a compiler would make an input
         return ops.addmm(c, a, b, beta, alpha, out_dtype)
     except _NO_KERNEL:
-        _check_out_dtype(out_dtype)
         products.check_numbers(c, beta, alpha)
         raise
 
@@ -239,7 +246,8 @@ def _check_tensors(name: str, **tensors: Any) -> None:
 
 
 def _check_out_dtype(out_dtype: object) -> None:
-    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+    """Refuses what is no type: the dispatcher would take a whole number, of which 6 is float32."""
+    if not isinstance(out_dtype, torch.dtype):
         raise UnsupportedError(
             asked=f"out_dtype = {repr(out_dtype)[:60]}",
             rule="it is an element type of torch",

@@ -171,7 +171,8 @@ def _addmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_c = None
     if ctx.c_like is not None:
         shape, dtype = ctx.c_like
-        grad_c = _scaled(grad.to(dtype).sum_to_size(shape), ctx.beta)
+        wide = grad.to(torch.promote_types(grad.dtype, dtype))  # c's type may be the narrower: rounded to it once, last
+        grad_c = _scaled(wide.sum_to_size(shape), ctx.beta).to(dtype)
     grad = grad.to(ctx.dtype)  # as in _matmul_backward()
     grad_a = None if b is None else _scaled(eager.matmul(grad, b.t()), ctx.alpha)
     grad_b = None if a is None else _scaled(eager.matmul(a.t(), grad), ctx.alpha)

@@ -143,14 +143,13 @@ public:
         } else if constexpr (Config::PINGPONG) {
             run_in_turns(wide, num_wide);
         } else {
-            for (uint32_t i = 0; i < num_wide; ++i) compute(wide, out, [] {});
+            for (uint32_t i = 0; i < num_wide; ++i) compute(wide, out, i + 1 == num_wide, [] {});
             if constexpr (Config::TAIL_N > 0) {
                 if (num_narrow > 0) leave_store_slots();
                 Source<NarrowRing> narrow(NarrowRing(shared, Config::STAGES), first_block() * BLOCK_BYTES);
-                for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, [] {});
+                for (uint32_t i = 0; i < num_narrow; ++i) compute(narrow, out_tail, i + 1 == num_narrow, [] {});
             }
         }
-        if constexpr (Config::SPLIT_K > 1) reduction.finish();
         finish_stores(lane);
     }
 
@@ -254,9 +253,10 @@ private:
         if (lane == 0) ptx::mbarrier_arrive(shared_address(&shared.stored));
     }
 
-    // A whole tile, then its stores: one after the other. `all_seen` is called after the wait for its last full slot.
+    // A whole tile, then its stores: one after the other. `is_last` counts where k is split. `all_seen` is called after
+    // the wait for its last full slot.
     template <class From, class OutOfShape, class AllSeen>
-    DEVICE void compute(From& source, const OutOfShape& to, AllSeen all_seen) {
+    DEVICE void compute(From& source, const OutOfShape& to, bool is_last, AllSeen all_seen) {
         Accumulators rC;  // (WGMMAS_M x 64, N) fp32 over the warpgroup
         constexpr int N = OutOfShape::Shape::TILE_COLUMNS;
         source.await_slot();
@@ -276,6 +276,7 @@ private:
             fetch_ahead<FusedRows>(to, tile, k_tile);
         }
         all_seen();
+        if constexpr (Config::SPLIT_K > 1) reduction.prepare();
         ptx::wgmma_wait_group<0>();
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) keep_below(rC[block]);
@@ -288,7 +289,7 @@ private:
                 Reduction::Sums sums[Config::WGMMAS_M];  // (WGMMAS_M x 64, STORED_N) fp32 over the warpgroup
                 reduction.receive(rC, sums);
                 store_blocks(sums, to, tile, tile.n / Fused::FOLD + reduction.first_column());
-                reduction.give_room();
+                if (!is_last) reduction.give_room();
             }
             reduction.advance();
         }
@@ -311,7 +312,7 @@ private:
                 continue;
             }
             if (i > 0) await_turn(index);
-            compute(source, out, [&] {
+            compute(source, out, false, [&] {
                 if (i + 1 < num_tiles) pass_turn(index);
             });
         }

@@ -27,9 +27,10 @@
 // where a tile lies from shared memory.
 //
 // Start. Memory is far, so the producer's lane asks for it first: it makes the full barriers of the first EARLY_SLOTS
-// slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready. Nobody
-// else touches a barrier or a slot before the CTA has met. Not early: where other CTAs of the cluster are written to,
-// since they have to have started; and behind a launch that has to have ended.
+// slots ready and fills them, then the other full ones, while a lane of the next warp makes all others ready, and asks
+// for the tensor maps, so that the first lane's way to its first load has no instruction that it can spare. Nobody
+// else touches a barrier or a slot before the CTA has met. In a cluster that shares operands a CTA loads these slots
+// by itself, since its peers may not have started; so they are fewer. Not early: behind a launch that must have ended.
 //
 // Pipelines: a ring of STAGES slots for wide tiles and one of TAIL_STAGES for narrow ones; a slot is a tile of a and
 // one of b.
@@ -58,12 +59,13 @@
 //
 // A producer writes into the slots of all its peers, so it fills a slot only when the consumers of all of them have
 // released it: a consumer warp arrives on the empty barriers of its own CTA and, by mapa, of every peer, a lane each.
-// No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA. A
-// share may land before the own producer has announced its bytes: the phase cannot complete before that announcement,
-// since it is also the only arrival. Nor can a share of the next phase land in this one: its producer has waited for
-// this CTA's consumers. No CTA leaves before every share has landed, for which its consumers wait, and every arrival on
-// its barriers has been made, for which its producer does: until each slot has been given back once more. A cluster
-// barrier at the end would wait for all CTAs, and for what they have stored.
+// No barrier is a phase behind: a peer's next arrival needs its next full slot, and that needs a share of this CTA, or
+// where it loads none, of CTAs that waited for all. A share may land before the own producer has announced its bytes:
+// the phase cannot complete before that announcement, since it is also the only arrival. Nor can a share of the next
+// phase land in this one: its producer has waited for this CTA's consumers. No CTA leaves before every share has
+// landed, for which its consumers wait, and every arrival on its barriers has been made, for which its producer does:
+// until each slot has been given back once more. A cluster barrier at the end would wait for all CTAs, and for what
+// they have stored.
 //
 // wgmma. One group in flight: a slot is released when the group after it has been issued and its own has completed.
 // Accumulators are never cleared: the first k16 step of a tile adds to nothing (scale-d = 0), and its wrapper only
@@ -116,9 +118,13 @@
 #include "schedule.cuh"
 #include "split.cuh"
 
-// Whether the first loads need not wait until the CTA has met: they write into no peer's memory, and no launch before
-// has to have ended.
-constexpr bool STARTS_EARLY = Config::SHARING == 1 && !Config::DEPENDENT_LAUNCH;
+// Whether the first loads need not wait until the CTA has met: no launch before has to have ended.
+constexpr bool STARTS_EARLY = STARTED_SLOTS > 0 && !Config::DEPENDENT_LAUNCH;
+
+// Whether only a walk of one square starts early, as all are whose tiles run at once. What finds any other's first tile
+// would lie between the entry and the first load, which waits for the instructions before it: 40 cycles for 128 bytes
+// of them (H200, 2026-12-01; 512^3 3.38 -> 3.28 us). With batches and tails every walk is of that other kind.
+constexpr bool ONE_SQUARE_ALONE = Config::BATCH_DIMS == 0 && Config::TAIL_N == 0;
 
 // Makes full barriers FIRST .. END - 1 ready, for TMA and for the peers too.
 template <uint32_t FIRST, uint32_t END>
@@ -132,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
                 const __grid_constant__ BTailMap b_tail_map, const __grid_constant__ OutMap out_map,
                 const __grid_constant__ OutTailMap out_tail_map, void* out_base, int64_t out_pitch, int32_t m,
                 int32_t n, int32_t k, int32_t group_m, int32_t square_m, int32_t square_n, int32_t num_wide,
-                const __grid_constant__ Batch batch, const __grid_constant__ Fused fused) {
+                const __grid_constant__ Batch batch, const __grid_constant__ Fused fused, int32_t row_scale) {
     extern __shared__ __align__(1024) uint8_t dynamic_smem[];
     Shared& shared = *reinterpret_cast<Shared*>(dynamic_smem);
     const uint32_t cta_rank = Config::CLUSTER == 1 ? 0 : ptx::cluster_ctarank();
@@ -149,16 +155,23 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
 
     const WideRing ring(shared, 0);  // and, behind its own, the barriers of the narrow one
     if (warp == 0 && ptx::elect_sync()) {
-        ptx::prefetch_tensormap(a_map);
-        ptx::prefetch_tensormap(b_map);
         init_full<0, EARLY_SLOTS>(ring);
-        first = schedule.first();
-        if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);
-        init_full<EARLY_SLOTS, SLOTS>(ring);
+        if constexpr (STARTS_EARLY && ONE_SQUARE_ALONE) {
+            if (schedule.is_one_square() && schedule.has_wide(0)) {
+                first = schedule.first_of_square(row_scale);
+                producer.start(first);
+            }
+        } else {
+            first = schedule.first(row_scale);
+            if (STARTS_EARLY && schedule.has_wide(0)) producer.start(first);
+        }
+        if constexpr (EARLY_SLOTS < SLOTS) init_full<EARLY_SLOTS, SLOTS>(ring);
         prefetch_map(out_map);
     }
     __syncwarp();
     if (threadIdx.x == WARP_THREADS) {
+        ptx::prefetch_tensormap(a_map);
+        ptx::prefetch_tensormap(b_map);
         for (uint32_t slot = 0; slot < SLOTS; ++slot) ptx::mbarrier_init(ring.empty_at(slot), Config::EMPTY_ARRIVALS);
         if constexpr (Config::TAIL_N > 0) ptx::mbarrier_init(shared_address(&shared.stored), CONSUMER_WARPS);
         if constexpr (Config::SPLIT_K > 1) init_partials(partials);
@@ -178,7 +191,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, 1)
     if (warpgroup == 0) {
         if constexpr (Config::MOVES_REGISTERS) ptx::setmaxnreg_dec<Config::PRODUCER_REGISTERS>();
         if (warp == 0 && ptx::elect_sync()) {
-            producer.run(schedule, first);
+            producer.run(schedule, first, !(STARTS_EARLY && ONE_SQUARE_ALONE) || producer.has_started());
             if constexpr (Config::SHARING > 1) producer.finish();
         }
         __syncwarp();

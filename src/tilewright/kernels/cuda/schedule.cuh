@@ -33,7 +33,8 @@ using Tile = TileOf<(Config::BATCH_DIMS > 0)>;
 //            neighbours on the chip (a GPC has 16 or 18 SMs), and their equal reads are merged on their way: of both
 //            operands
 //
-// One square as high as the group and as wide as out: the group is walked down its columns.
+// One square as high as the group and as wide as out: the group is walked down its columns. Where one square is all of
+// out a CTA's first tile is found by a multiplication.
 struct Walk {
     int32_t group_m;   // in clusters: 1 .. rows
     int32_t square_m;  // in clusters: 1 .. group_m
@@ -86,14 +87,22 @@ public:
     DEVICE bool has_wide(uint32_t i) const { return place + i * stride < static_cast<uint32_t>(walk.num_wide); }
     DEVICE bool has_narrow(uint32_t i) const { return place + i * stride < all_narrow(); }
 
-    // This CTA's wide tile number 0, soon: nothing is loaded before it is known. Where all of out is walked down its
-    // columns it takes one division, or none, instead of four that wait for each other, 130 cycles each.
-    DEVICE Tile first() const {
-        const bool is_one_square = walk.group_m >= rows && walk.square_m >= rows && walk.square_n >= columns;
-        if (Config::BATCH_DIMS > 0 || Config::TAIL_N > 0 || !is_one_square) return wide(0);
-        const uint32_t column = place < rows ? 0 : rows == 1 ? place : place / rows;
-        return at(place - column * rows, column, 0);
+    // Whether the walk is one square that is all of out: a square is no larger than out. Never of a batch, nor with a
+    // tail, whose wide tiles may be as many by chance.
+    DEVICE bool is_one_square() const {
+        return Config::BATCH_DIMS == 0 && Config::TAIL_N == 0 && walk.square_m * walk.square_n == walk.num_wide;
     }
+
+    // This CTA's wide tile number 0 of such a walk. `row_scale` is 2^30 / square_m, rounded up: by it a multiplication
+    // is the division, of places below 2^15, whatever square_m is up to 2^30. place / square_m takes 130 cycles, and
+    // nothing is loaded before.
+    DEVICE Tile first_of_square(int32_t row_scale) const {
+        const uint32_t column = __umulhi(4 * place, static_cast<uint32_t>(row_scale));
+        return at(place - column * walk.square_m, column, 0);
+    }
+
+    // The same of any walk; of others it takes four divisions that wait for each other.
+    DEVICE Tile first(int32_t row_scale) const { return is_one_square() ? first_of_square(row_scale) : wide(0); }
 
     // This CTA's wide tile number i.
     DEVICE Tile wide(uint32_t i) const {

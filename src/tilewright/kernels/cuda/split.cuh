@@ -11,7 +11,7 @@
 //   full                 st.async of this warp's      1 arrival (lane 0, expect_tx)    the warp, if its rank receives
 //                        namesakes in the others      and (SPLIT_K - 1) x SHARE_BYTES
 //   empty                this warp's namesakes have   one arrival of each of the       the warp, before it sends again
-//                        added up what it has sent    RECEIVERS
+//                        added up what it has sent    RECEIVERS; of no CTA's last tile
 //
 // st.async writes into another CTA's shared memory and counts its bytes on a barrier there, as TMA does: neither a
 // fence nor a release at cluster scope is needed, which costs a MEMBAR.ALL.GPU, and nobody reads another CTA's memory,
@@ -20,6 +20,10 @@
 // no scope (ptx::mbarrier_arrive_cluster says why); then it orders no read of this CTA before the next writes of
 // another, and comes behind the stores of the sums, which need what was read. Sums are made in the order of ranks: the
 // same bits in every run.
+//
+// The end. Of its last tile a CTA gives no room free: nobody sends again, all CTAs of a cluster having the same number
+// of tiles. So every arrival on its own `empty` has been waited for by a send, and every byte for it by receive(): it
+// may leave when it has stored, and need not hear of the others. What it sent is in flight or there.
 //
 // Shared memory of this CTA, behind the ring: values[warp][rank][WGMMAS_M][SHARE_BLOCKS][lane] of 16 bytes, which are
 // the lane's four values of a block of 8 columns, as wgmma deals them out; full[warp], empty[warp]. A warp's accesses
@@ -84,10 +88,16 @@ public:
     DEVICE bool receives() const { return rank < RECEIVERS; }
     DEVICE int32_t first_column() const { return static_cast<int32_t>(rank) * Config::STORED_N; }
 
+    // Before the sums of a tile are there, so that it costs nothing: the bytes that are awaited are announced, which
+    // receive() of the tile before has waited for, and there is room where this one's shares go.
+    DEVICE void prepare() const {
+        if (receives() && lane == 0) ptx::mbarrier_arrive_expect_tx(full, (Config::SPLIT_K - 1) * SHARE_BYTES);
+        wait(empty, parity ^ 1);  // fresh barriers count as having completed parity 1
+    }
+
     // Sends each share of the accumulators of a tile to the CTA that adds it up; its own stays where it is.
     template <class Accumulators>
-    DEVICE void send(const Accumulators& rC) {
-        wait(empty, parity ^ 1);  // fresh barriers count as having completed parity 1
+    DEVICE void send(const Accumulators& rC) const {
 #pragma unroll
         for (int receiver = 0; receiver < RECEIVERS; ++receiver) {
             if (receiver == static_cast<int>(rank)) continue;
@@ -108,7 +118,6 @@ public:
     // Adds up its own share of the accumulators and what the other ranks have sent of it, in the order of ranks.
     template <class Accumulators>
     DEVICE void receive(const Accumulators& rC, Sums (&sums)[Config::WGMMAS_M]) {
-        if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, (Config::SPLIT_K - 1) * SHARE_BYTES);
         wait(full, parity);
 #pragma unroll
         for (int block = 0; block < Config::WGMMAS_M; ++block) {
@@ -145,10 +154,6 @@ public:
 
     // On to the next tile, whether this CTA received or not.
     DEVICE void advance() { parity ^= 1; }
-
-    // Before the CTA ends, and its shared memory with it: all arrivals on `empty` have been made. What was sent to this
-    // CTA has been waited for. So the cluster needs no barrier at its end.
-    DEVICE void finish() { wait(empty, parity ^ 1); }
 
 private:
     // Block i of this rank's share: which registers that are is known at run time alone.

@@ -5,6 +5,7 @@
     python benchmarks/ampere.py --check --time --count --into OUT/ampere.json
     python benchmarks/ampere.py --modes --into OUT/ampere_modes.json  the best config, bf16 and fp16, bursts and steady
     python benchmarks/ampere.py --kinds --into OUT/kinds.json         int8, tf32 and fp16 sums beside cuBLAS's
+    python benchmarks/ampere.py --forms --into OUT/kinds_forms.json   the same with split barriers and without
 
 Each part runs in a child process with a time limit. On a Hopper GPU mma.sync has a ceiling of its own: the share of it
 is printed, by the committed rows of `tilewright ceilings` on such a card. Nothing here was measured on an Ampere or Ada
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tilewright.bench.counters import METRICS
 from tilewright.bench.script import facts_of_part, main_of_parts, rows_of_part, rows_of_parts
 from tilewright.device import preset
 from tilewright.jit.source import Source
+from tilewright.kernels.ampere import AMPERE
 from tilewright.packing import packed
 from tilewright.problem import Problem
 from tilewright.timing import Mode
@@ -122,8 +124,10 @@ _KINDS_SHAPES = (  # tile_m, tile_n, bytes of a row of k, warps, stages, CTAs an
     (128, 128, 64, (2, 2), 5, 2),
     (128, 128, 64, (2, 4), 5, 1),  # which has registers for narrow copies of any kind
 )
+FORMS_TIMED: tuple[Problem, ...] = KINDS_TIMED[::2]  # k contiguous in both, of each kind
+FORMS_CHECKED: tuple[Problem, ...] = tuple(packed(520, 392, 200, **kind) for kind in _KINDS)
 LIMITS_S = {"check": 45.0, "time": 65.0, "count": 36.0}  # under 150 together
-LIMITS_APART_S = {"modes": 110.0, "kinds": 120.0}  # each a call of its own
+LIMITS_APART_S = {"modes": 110.0, "kinds": 120.0, "forms": 60.0}  # each a call of its own
 PARTS = (*LIMITS_S, *LIMITS_APART_S)
 FACTS_LIMIT_S = 60.0
 COUNT_LIMIT_S = 18.0  # of one launch under ncu, which starts in about 5 s and repeats it a dozen times
@@ -164,24 +168,37 @@ def kinds_configs(problem: Problem) -> list[AmpereConfig]:
     return found
 
 
+def forms_configs(problem: Problem) -> list[AmpereConfig]:
+    """What the tuner tries of a product of FORMS_TIMED with a split barrier, each behind its plain form: the same tile
+    and as many stages."""
+    found = []
+    for config in AMPERE.trials(problem, preset("h200")):
+        if isinstance(config, AmpereConfig) and config.split_barrier:
+            found += [replace(config, split_barrier=False, ahead=1), config]
+    return found
+
+
 def timed_configs(problem: Problem) -> list[AmpereConfig]:
     """The configs of which something is expected on a problem of TIMED."""
     return [variant.config for variant in VARIANTS if variant.expected(problem) is not None]
 
 
-def sources(*, kinds_alone: bool = False) -> list[Source]:
-    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them; or those of --kinds."""
-    found: dict[str, Source] = {}
-    for problem in () if kinds_alone else (*checked_problems(), *TIMED):
-        made = [*plans(problem), tilewright.plan(problem, device=preset("h200"))]
-        found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
-    for problem, _ in () if kinds_alone else MODES_TIMED:
-        units = tilewright.plan(problem, device=preset("h200"), config=MODES_CONFIG).sources
-        found.update({unit.digest(""): unit for unit in units})
-    for problem in (*KINDS_TIMED, *KINDS_CHECKED):
-        made = [tilewright.plan(problem, device=preset("h200"), config=config) for config in kinds_configs(problem)]
-        found.update({unit.digest(""): unit for plan in made for unit in plan.sources})
-    return list(found.values())
+def sources(*, kinds_alone: bool = False, forms_alone: bool = False) -> list[Source]:
+    """Every unit that is loaded, and the ones of matmul's own choice, which stands beside them; or those of --kinds or
+    of --forms alone."""
+    device = preset("h200")
+    pairs: list[tuple[Problem, AmpereConfig]] = []
+    if not kinds_alone:
+        for timed, checked in zip(FORMS_TIMED, FORMS_CHECKED, strict=True):
+            pairs += [(problem, config) for problem in (timed, checked) for config in forms_configs(timed)]
+    if not forms_alone:
+        pairs += [(problem, each) for problem in (*KINDS_TIMED, *KINDS_CHECKED) for each in kinds_configs(problem)]
+    made = [tilewright.plan(problem, device=device, config=config) for problem, config in pairs]
+    if not (kinds_alone or forms_alone):
+        for problem in (*checked_problems(), *TIMED):
+            made += [*plans(problem), tilewright.plan(problem, device=device)]
+        made += [tilewright.plan(problem, device=device, config=MODES_CONFIG) for problem, _ in MODES_TIMED]
+    return list({unit.digest(""): unit for plan in made for unit in plan.sources}.values())
 
 
 def check_rows() -> Iterator[Row]:
@@ -237,6 +254,20 @@ def kinds_rows() -> Iterator[Row]:
             yield {"kind": "time", "problem": str(problem)} | row
 
 
+def forms_rows() -> Iterator[Row]:
+    """Both forms of every tile with every kind: whole numbers exactly, then timed as kinds_rows() does."""
+    from tilewright.bench.compare import compare  # torch
+    from tilewright.bench.verify import verify
+
+    for timed, checked in zip(FORMS_TIMED, FORMS_CHECKED, strict=True):
+        for config in forms_configs(timed):
+            verdict = verify(checked, config=config, kind="integer")
+            status = "ok" if verdict.ok else "wrong"
+            yield {"kind": "check", "case": f"{checked} {config} integer", "status": status, "why": str(verdict)}
+        for row in compare(timed, modes=("interleaved",), configs=forms_configs(timed), checked=True):
+            yield {"kind": "time", "problem": str(timed)} | row
+
+
 def expectation(problem: Problem, row: Row) -> Row:
     """What was expected of a row's column, in TFLOPS; nothing of cuBLAS and of matmul's own choice."""
     for variant in VARIANTS:
@@ -287,6 +318,7 @@ ROWS = {
     "count": count_rows,
     "modes": modes_rows,
     "kinds": kinds_rows,
+    "forms": forms_rows,
     "facts": facts_rows,
 } | {f"launch{index}": partial(launch_rows, index) for index in range(len(CONFIGS))}
 
@@ -336,7 +368,7 @@ def main(words: list[str] | None = None) -> int:
         about=__doc__,
         parts=PARTS,
         rows=ROWS,
-        sources=lambda options: sources(kinds_alone=options.kinds),
+        sources=lambda options: sources(kinds_alone=options.kinds, forms_alone=options.forms),
         content=content,
         table=table,
         fine=("ok", "refused", "not counted"),

@@ -4,8 +4,9 @@
     TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src python benchmarks/sweeps.py --into OUT [--budget-s 150]
     python tools/publish_rows.py OUT/sweeps.json && python tools/sweep_pages.py
 
-With --sweeps ampere those of docs/ladder/ampere_sweeps.md, into OUT/ampere_sweeps.json. With --emulated what needs no
-GPU: occupancy and bank conflicts.
+With --sweeps ampere those of docs/ladder/ampere_sweeps.md, into OUT/ampere_sweeps.json; with --sweeps ampere-sizes its
+last, at sizes of their own, into OUT/ampere_sizes_sweeps.json. With --emulated what needs no GPU: occupancy and bank
+conflicts.
 
 Sweeps run in child processes with a time limit, the most important first, several a child since its start takes longer
 than some of them; and so does ncu over them. A child appends one JSON line a result at once. OUT/sweeps.json is written
@@ -22,14 +23,14 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tilewright.bench import counters
 from tilewright.bench.children import rows_of, run_limited
-from tilewright.bench.sweeps import PROBLEM, Sweep, ampere_sweeps, sources, sweep, sweeps
+from tilewright.bench.sweeps import Sweep, ampere_size_sweeps, ampere_sweeps, sources, sweep, sweeps
 from tilewright.device import preset
 from tilewright.errors import CompileError
 
@@ -41,6 +42,12 @@ START_S = 5.5  # a child's own: imports, context
 OWN_S = 1.2  # a sweep's own: operands, the first and the last samples of cuBLAS
 VARIANT_S = 1.05  # steady and burst of one variant, with its share of cuBLAS
 COUNTING_S, COUNT_S = 5.5, 0.4  # ncu's start, and one launch under it
+# What --sweeps takes as one word, and the file that its rows go to.
+TOGETHER: dict[str, tuple[Callable[[], tuple[Sweep, ...]], str]] = {
+    "all": (lambda: sweeps(DEVICE), "sweeps.json"),
+    "ampere": (ampere_sweeps, "ampere_sweeps.json"),
+    "ampere-sizes": (ampere_size_sweeps, "ampere_sizes_sweeps.json"),
+}
 FIRST = (
     "order",
     "cluster",
@@ -350,7 +357,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--into", type=Path, help="folder for sweeps.json")
     options.add_argument("--build", type=Path, metavar="DIR", help="compile everything into DIR and stop; needs no GPU")
-    options.add_argument("--sweeps", default="all", help="names joined by commas, or ampere")
+    options.add_argument("--sweeps", default="all", help=f"names joined by commas, or {', '.join(TOGETHER)}")
     options.add_argument("--budget-s", type=float, default=150.0, help="wall-clock time of all children together")
     options.add_argument("--rounds", type=int, default=1, help="samples of each time")
     options.add_argument("--emulated", action="store_true", help="only what the emulator counts; needs no GPU")
@@ -366,15 +373,14 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser().parse_args(words)
     if options.child:
         return child(options)
-    chosen = sweeps(DEVICE)
-    if options.sweeps == "ampere":
-        chosen = ampere_sweeps()
-    elif options.sweeps != "all":
-        chosen = tuple(sweep(name, DEVICE) for name in options.sweeps.split(","))
+    if options.sweeps in TOGETHER:
+        made, name = TOGETHER[options.sweeps]
+        chosen = made()
+    else:
+        chosen, name = tuple(sweep(each, DEVICE) for each in options.sweeps.split(",")), "sweeps.json"
     if options.build:
         return build_part(chosen, options.build)
     command = "benchmarks/sweeps.py " + " ".join(sys.argv[1:] if words is None else words)
-    name = "ampere_sweeps.json" if options.sweeps == "ampere" else "sweeps.json"
     journal = Journal(options.into / name if options.into else None, command)
     try:
         if options.emulated:
@@ -384,7 +390,6 @@ def main(words: Sequence[str] | None = None) -> int:
     finally:  # also when it is interrupted: the table says what there is
         from tilewright.bench.sweep_report import table_lines
 
-        print(f"{PROBLEM}")
         print("\n".join(table_lines(journal.rows)))
     return 1 if any(row["status"] != "ok" for row in journal.rows) else 0
 

@@ -2,10 +2,12 @@
 
     python tools/ladder_pages.py [--check] [ROWS.json ...]
 
-A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; an index holds `table`.
+A page holds `<!-- NAME -->` ... `<!-- end: NAME -->` for NAME in diff, constants, measured; an index holds `table`, and
+where a ladder was timed at more than one size `also`, a table of each of the others.
 What lies between is never written by hand. Rows come from benchmarks/results/*ladder*.json unless files are named;
 those of files called *ampere_ladder.json are the Ampere ladder's, and each ladder is compared with its own cuBLAS.
-Where a ladder was measured at another size than the pages' or in fewer ways, its pages say at which and in which not.
+Where a ladder was measured at another size than the pages' or in fewer ways, its pages say at which and in which not;
+of several sizes they show the one that was measured in the most ways.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import Any
 from tilewright.bench.ladder import MODES
 from tilewright.bench.ladder_report import COLUMNS, cells, markdown, shown
 from tilewright.bench.report import read_rows
+from tilewright.bench.tables import NOT_MEASURED, caption
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.ladder import RUNGS, Rung
 from tilewright.kernels.render import device_code
@@ -112,10 +115,28 @@ def size_of(row: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def of_one_size(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of PROBLEM; of a ladder that was not timed at it, those of the first size that it was timed at."""
-    timed = [size_of(row) for row in rows if row["kind"] == "rung_time"]
-    size = PROBLEM_SIZE if PROBLEM_SIZE in timed or not timed else timed[0]
-    return [row for row in rows if size_of(row) == size]
+    """The rows of the size that a ladder was timed at in the most ways; of equals PROBLEM's, else the first."""
+    return next(iter(by_size(rows).values()), [])
+
+
+def by_size(rows: Sequence[dict[str, Any]]) -> dict[tuple[Any, Any, Any], list[dict[str, Any]]]:
+    """The rows of each size that a ladder was timed at; first that of the most modes, of equals PROBLEM's."""
+    modes: dict[tuple[Any, Any, Any], set[str]] = {}
+    for row in rows:
+        if row["kind"] == "rung_time":
+            modes.setdefault(size_of(row), set()).add(row.get("mode", ""))
+    sizes = sorted(modes, key=lambda size: (-len(modes[size]), size != PROBLEM_SIZE))
+    return {size: [row for row in rows if size_of(row) == size] for size in sizes}
+
+
+def also(rows: Sequence[dict[str, Any]]) -> str:
+    """A table of each size but the one that the pages show, and where its rows are from; a rung that failed is in none,
+    its row says no size."""
+    parts = []
+    for size, own in [*by_size(rows).items()][1:]:
+        timed = [row for row in own if row["kind"] == "rung_time"]
+        parts.append(f"At {' x '.join(map(str, size))}.\n\n{markdown(*shown(own))}{caption(timed, 'TFLOPS.')}")
+    return "\n".join(parts) or NOT_MEASURED
 
 
 def _one_a_line(parameters: str) -> str:
@@ -128,7 +149,7 @@ def filled(document: str, blocks: dict[str, str]) -> str:
 
 
 def pages(rows: Sequence[dict[str, Any]], ampere_rows: Sequence[dict[str, Any]] = ()) -> dict[Path, str]:
-    """Every page of docs/ladder as it should be, by path, from the rows of PROBLEM."""
+    """Every page of docs/ladder as it should be, by path."""
     result = {}
     tracks: tuple[tuple[str, tuple[Rung, ...], Sequence[dict[str, Any]]], ...] = (
         ("index.md", RUNGS, rows),
@@ -140,7 +161,8 @@ def pages(rows: Sequence[dict[str, Any]], ampere_rows: Sequence[dict[str, Any]] 
             path = PAGES / f"{rung.number}.md"
             blocks = {"diff": diff(rung), "constants": constants(rung), "measured": measured(rung, own)}
             result[path] = filled(path.read_text(encoding="utf-8"), blocks)
-        result[PAGES / name] = filled((PAGES / name).read_text(encoding="utf-8"), {"table": table(own)})
+        blocks = {"table": table(own), "also": also(found)}
+        result[PAGES / name] = filled((PAGES / name).read_text(encoding="utf-8"), blocks)
     return result
 
 

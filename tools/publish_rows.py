@@ -7,9 +7,9 @@ rows are condensed to one a config; narrow ones, many, keep what their table and
 `benchmarks/unaligned.py --into OUT/unaligned.json` what their table needs, their checks as one (unaligned_earlier.json:
 of an earlier run); those of `benchmarks/lines.py --into OUT/lines.json` and of `tilewright bench SUITE --into OUT` what
 table and picture need, and of a suite whether a record that was measured is shipped today; those of
-`benchmarks/ampere.py --into OUT/ampere.json`, of --modes OUT/ampere_modes.json and of --kinds OUT/kinds.json what their
-table needs, their checks as one, as of `benchmarks/irregular.py --into OUT/irregular.json`, of
-`benchmarks/dependent.py --into OUT/dependent.json` and of
+`benchmarks/ampere.py --into OUT/ampere.json`, of --modes OUT/ampere_modes.json, of --kinds OUT/kinds.json and of
+--forms OUT/kinds_forms.json what their table needs, their checks as one, as of `benchmarks/irregular.py --into
+OUT/irregular.json`, of `benchmarks/dependent.py --into OUT/dependent.json` and of
 `benchmarks/epilogues.py --into OUT/epilogues.json` (or layers.json); all others stay as they were measured, those of
 `benchmarks/host.py --into OUT/torch_host.json` and `benchmarks/model.py --into OUT/model.json` too. A file is named
 <device>_<date>_<part>.json. Of lines of sizes docs/plots/lines_<device>.svg is drawn too, of a suite

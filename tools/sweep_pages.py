@@ -18,7 +18,7 @@ from typing import Any
 
 from tilewright.bench.report import files_of, read_rows
 from tilewright.bench.sweep_report import block, digest, lines_of, plot
-from tilewright.bench.sweeps import ampere_sweeps, sweeps
+from tilewright.bench.sweeps import ampere_size_sweeps, ampere_sweeps, sweeps
 from tilewright.device import preset
 from tilewright.errors import UnsupportedError
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "ladder" / "sweeps.md", ROOT / "docs" / "ladder" / "ampere_sweeps.md")
 PLOTS = PAGES[0].parent / "plots"
 RESULTS = ROOT / "benchmarks" / "results"
-ALL = (*sweeps(preset("h200")), *ampere_sweeps())
+ALL = (*sweeps(preset("h200")), *ampere_sweeps(), *ampere_size_sweeps())
 
 _BLOCK = re.compile(r"(<!-- sweep: (?P<name>[\w-]+) -->\n)(?P<body>.*?)(<!-- end: (?P=name) -->)", re.DOTALL)
 

@@ -156,14 +156,23 @@ def test_a_check_that_dies_is_a_row_and_its_rung_is_not_timed(monkeypatch: pytes
 
     def child(words: list[str], limit_s: float, about: dict[str, Any]) -> list[dict[str, Any]]:
         asked.append(list(words))
-        hangs = words[:2] == ["--check", "v02_tensor_cores"]
-        return [about | {"status": "stopped after 120 s" if hangs else "ok"}]
+        if words[0] == "--time":
+            return [about | {"status": "ok"}]
+        found = []
+        for name in words[1].split(","):
+            verdicts = [{"kind": "rung_check", "rung": name, "problem": "p", "status": "ok"}] * ladder.CHECKS
+            if name == "v02_tensor_cores":
+                return [*found, *verdicts[:3], about | {"status": "stopped after 120 s"}]
+            found += verdicts
+        return found
 
     monkeypatch.setattr(ladder, "child", child)
     said: list[str] = []
     names = ladder.named("v01-v03,v12")
     rows = ladder.measure(names, packed(64, 64, 64), modes=("burst", "steady"), progress=said.append)
-    assert [row["status"] for row in rows].count("stopped after 120 s") == 1
+    assert [row["rung"] for row in rows if row["status"] == "stopped after 120 s"] == ["v02_tensor_cores"]
+    checks = [words[1] for words in asked if words[0] == "--check"]
+    assert checks == ["v01_simt,v02_tensor_cores,v03_tuned_tma", "v03_tuned_tma"]
     assert [words[1] for words in asked if words[0] == "--time"] == [f"v01_simt,v03_tuned_tma,{ladder.PRODUCTION}"] * 2
     assert said[-2:] == ["timing burst", "timing steady"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,6 +79,10 @@ class Product:
     )
     prediction = SimpleNamespace(total_us=1500.0, clock_ghz=1.3)
 
+    problem = SMALL
+    work = SimpleNamespace(scratch=(SimpleNamespace(name="scratch_slices", num_bytes=4096),))
+    arguments = ("a",)
+
     def __init__(self, damage: float = 0.0) -> None:
         self.damage = damage
 
@@ -87,8 +92,8 @@ class Product:
 
 
 def few() -> Sweep:
-    """The sweep of stages, 2 to 7 slots of the rung's own tile."""
-    each = sweep("stages", H200)
+    """The sweep of stages, 2 to 7 slots of the rung's own tile, at a small size."""
+    each = dataclasses.replace(sweep("stages", H200), problem=SMALL)
     return each.without(variant.name for variant in each.variants if " of " in variant.name)
 
 
@@ -97,7 +102,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Sweep:
     """The sweep of stages at a small size on the CPU."""
     cuda = SimpleNamespace(device=lambda ordinal: H200)
     monkeypatch.setattr(sweep_rows, "backend", lambda: cuda)
-    monkeypatch.setattr(sweep_rows, "PROBLEM", SMALL)
     monkeypatch.setattr(sweep_rows, "CudaMachine", Machine)
     monkeypatch.setattr(
         sweep_rows, "inputs", lambda problem, kind, device: operands.inputs(problem, kind, device="cpu")
@@ -141,6 +145,26 @@ def test_every_variant_is_checked_and_timed_in_both_modes(small: Sweep, monkeypa
         assert sorted(timed) == sorted([*(v.name for v in small.variants), CUBLAS, CUBLAS])
         assert (timed[0], timed[-1]) == (CUBLAS, CUBLAS)
     assert all(row["rate_tflops"] > 0 for row in rows if row["kind"] == "sweep_time")
+
+
+def test_a_sweep_with_a_problem_of_its_own_is_checked_and_timed_with_it(
+    small: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """fp16, k past the 2047 products of 1 that are exact in fp16: what the sums of one variant keep, all must have."""
+    plans(monkeypatch)
+    own = packed(64, 128, 4096, dtype="fp16")
+    each = dataclasses.replace(sweep("ampere-sums-4096", H200), problem=own)
+    monkeypatch.setattr("tilewright.bench.sweep_rows.facts_of", lambda plan, problem: {"told": problem})
+    rows = list(sweep_rows.measured_rows(each))
+    assert [row["status"] for row in rows if row["kind"] == "sweep_check"] == ["begun", "ok"] * 4
+    assert all(row["told"] == own for row in rows if "told" in row)
+    assert {(row["m"], row["n"], row["k"], row["dtype"]) for row in rows} == {(64, 128, 4096, "fp16")}
+    [burst, *_] = [row for row in rows if row.get("mode") == "burst"]
+    assert burst["rate_tflops"] == own.flops / burst["median_us"] * 1e-6
+    exact = sweep_rows.Exact(each.exact_problem)
+    assert exact.expected.dtype == torch.float16
+    assert float(abs(exact.a.double()).sum(dim=1).max()) < 2048  # of b the largest is 1
+    assert float(abs(exact.b).max()) == 1
 
 
 def test_a_wrong_variant_is_not_timed(small: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +222,7 @@ class Driver:
         return str(binary.entry)
 
     def pack(self, kernel: str, launch: Any, arguments: Any, addresses: dict[str, int]) -> tuple[Any, ...]:
-        assert sorted(addresses) == ["a", "b", "out"]
+        assert sorted(addresses) == ["a", "b", "out", "scratch_slices"]
         return kernel, arguments
 
     def launch(self, call: Any, stream: int) -> None:
@@ -214,8 +238,8 @@ class Driver:
 def test_each_variant_is_launched_once_for_the_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
     monkeypatch.setattr(sweep_launches, "backend", lambda: driver)
+    monkeypatch.setattr("tilewright.backends.cuda.backend", lambda: driver)  # that of launched()
     plans(monkeypatch, s2=ConfigError("c", ["no"]))
-    monkeypatch.setattr(Product, "arguments", ("a",), raising=False)
     rows = list(sweep_launches.launched_rows(few()))
     assert [row["status"] for row in rows] == ["refused", *["launched"] * 5]
     assert driver.launched == [("hopper_gemm", ("a",))] * 5

@@ -11,24 +11,37 @@ from tilewright.backends.base import IntArgument, MapArgument
 from tilewright.backends.emulated import emulated, turns_of_a_read
 from tilewright.bench.ladder_emulated import emulate
 from tilewright.bench.sweep_conflicts import conflict_rows
-from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, ampere_sweeps, described, sources, sweep, sweeps
+from tilewright.bench.sweeps import (
+    CUBLAS,
+    PROBLEM,
+    Sweep,
+    ampere_size_sweeps,
+    ampere_sweeps,
+    described,
+    sources,
+    sweep,
+    sweeps,
+)
 from tilewright.device import preset
 from tilewright.dtypes import BF16
 from tilewright.errors import UnsupportedError
 from tilewright.jit.build import build, flaws
+from tilewright.kernels.catalog import family
 from tilewright.packing import packed
 from tilewright.plan import Plan
+from tilewright.problem import Problem
 
 H200 = preset("h200")
 ALL = sweeps(H200)
-EVERY = (*ALL, *ampere_sweeps())
+EVERY = (*ALL, *ampere_sweeps(), *ampere_size_sweeps())
+AGAIN = ("ampere-slices-512", "ampere-sums-8192")  # the variants of another at another size
 
 
-def plan(each: Any) -> Plan:
+def plan(each: Any, problem: Problem = PROBLEM) -> Plan:
     def no_backend() -> Any:
         raise AssertionError("no test here runs a kernel")
 
-    found = each.plan(PROBLEM, H200, no_backend)
+    found = each.plan(problem, H200, no_backend)
     assert isinstance(found, Plan)
     return found
 
@@ -38,15 +51,13 @@ def test_every_variant_can_run_and_is_named_once(each: Sweep) -> None:
     names = [variant.name for variant in each.variants]
     assert len(set(names)) == len(names) >= 3
     assert CUBLAS not in names
-    assert [variant.violations(PROBLEM, H200) for variant in each.variants] == [()] * len(names)
+    assert [variant.violations(each.problem, H200) for variant in each.variants] == [()] * len(names)
 
 
 @pytest.mark.parametrize("each", EVERY, ids=lambda each: each.name)
 def test_no_two_variants_are_the_same_launch(each: Sweep) -> None:
-    found = [
-        (variant.source(PROBLEM, H200).digest(""), plan(variant).launch, plan(variant).arguments)
-        for variant in each.variants
-    ]
+    plans = [plan(variant, each.problem) for variant in each.variants]
+    found = [(found.sources[0].digest(""), found.launch, found.arguments) for found in plans]
     assert all(found.count(launch) == 1 for launch in found)
 
 
@@ -103,6 +114,26 @@ def test_a_kernel_is_compiled_once_for_all_sweeps() -> None:
     assert len({source.digest("") for source in found}) == len(found) < sum(len(each.variants) for each in ALL)
 
 
+def test_slices_of_few_tiles_go_up_to_what_the_rung_takes_itself_and_are_built_with_what_adds_them_up() -> None:
+    for each in ampere_size_sweeps()[:2]:
+        last = each.variants[-1]
+        own = family(last.family).choice(each.problem, H200)  # type: ignore[attr-defined]
+        assert last.config == own
+        assert 100 < plan(last, each.problem).launch.grid <= H200.num_sms
+    assert [source.entry for source in sources(ampere_size_sweeps()[:2], H200)].count("sums") == 1
+
+
+def test_sweeps_that_are_emulated_once_have_no_variant_of_their_own() -> None:
+    configs = {each.name: {(v.family, v.config) for v in each.variants} for each in ampere_size_sweeps()}
+    assert configs["ampere-slices-512"] < configs["ampere-slices-256"]
+    assert configs["ampere-sums-8192"] == configs["ampere-sums-4096"]
+
+
+def test_only_the_sweeps_of_sums_are_checked_within_what_fp16_keeps() -> None:
+    shorter = [each.name for each in EVERY if each.exact_problem != each.problem]
+    assert shorter == ["ampere-sums-4096", "ampere-sums-8192"]
+
+
 def test_an_unknown_sweep_is_refused_with_those_that_are() -> None:
     with pytest.raises(UnsupportedError, match="order, cluster, swizzle"):
         sweep("tiles", H200)
@@ -119,9 +150,11 @@ def test_a_row_names_the_field_that_the_config_s_text_leaves_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("each", EVERY, ids=lambda each: each.name)
+@pytest.mark.parametrize("each", [each for each in EVERY if each.name not in AGAIN], ids=lambda each: each.name)
 def test_every_variant_compiles_clean_and_is_exact_in_the_emulator(each: Sweep) -> None:
     problem = packed(520, 400, 200)  # several tiles a CTA for some, edges for all, k longer than most FIFOs
+    if each in ampere_size_sweeps():  # 64 slices of whole 16 bytes; sums that fp16 keeps
+        problem = packed(72, 264, 512 if each.problem.k > each.problem.m else 200, dtype=each.problem.dtype.name)
     for variant in each.variants:
         backend = emulated(checks=True)
         found = variant.plan(problem, H200, lambda backend=backend: backend)

@@ -105,6 +105,20 @@ def test_each_kind_is_timed_and_checked_with_configs_that_can_run_it(script: Mod
     assert {problem.dtype.name for problem in script.KINDS_TIMED} == {"int8", "tf32", "fp16"}
 
 
+def test_each_kind_is_timed_in_pairs_of_a_plain_loop_and_a_split_barrier(script: ModuleType) -> None:
+    assert [problem.dtype.name for problem in script.FORMS_TIMED] == ["int8", "tf32", "fp16"]
+    for timed, checked in zip(script.FORMS_TIMED, script.FORMS_CHECKED, strict=True):
+        configs = script.forms_configs(timed)
+        assert len(configs) == 12
+        assert [each.violations(problem, preset("h200")) for each in configs for problem in (timed, checked)] == [
+            ()
+        ] * 24
+        for plain, split in zip(configs[::2], configs[1::2], strict=True):
+            assert plain.replace(split_barrier=True, ahead=3) == split != plain
+    alone = {unit.digest("") for unit in script.sources(forms_alone=True)}
+    assert len(alone) == 48 < len({unit.digest("") for unit in script.sources()} | alone)
+
+
 def test_bursts_steady_times_and_fp16_are_of_a_config_that_was_timed_interleaved(script: ModuleType) -> None:
     assert script.MODES_CONFIG in script.timed_configs(script.SQUARE)
     for problem, modes in script.MODES_TIMED:

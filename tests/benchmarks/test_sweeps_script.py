@@ -14,7 +14,7 @@ import pytest
 
 from tilewright.bench import report
 from tilewright.bench.counters import Launched
-from tilewright.bench.sweeps import ampere_sweeps, sweep, sweeps
+from tilewright.bench.sweeps import ampere_size_sweeps, ampere_sweeps, sweep, sweeps
 from tilewright.device import preset
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "sweeps.py"
@@ -135,7 +135,9 @@ def test_the_important_comes_first_and_is_counted_at_once(script: ModuleType) ->
     assert all(kind == "time" for kind, _ in script.steps(sweeps(H200), counting=False))
 
 
-@pytest.mark.parametrize("chosen", [sweeps(H200), ampere_sweeps()], ids=["hopper", "ampere"])
+@pytest.mark.parametrize(
+    "chosen", [sweeps(H200), ampere_sweeps(), ampere_size_sweeps()], ids=["hopper", "ampere", "sizes"]
+)
 def test_all_sweeps_are_expected_to_fit_the_budget(script: ModuleType, chosen: Any) -> None:
     needed = [
         script.expected_s(batch) if kind == "time" else script.counting_s(batch)

@@ -97,6 +97,21 @@ def test_a_ladder_measured_at_another_size_and_in_one_way_says_so_on_every_page(
     assert "4096 x 4096" not in both["ampere.md"].split("<!-- table -->")[1].split("<!-- end")[0]
 
 
+def test_pages_show_the_size_that_was_measured_in_the_most_ways_and_the_index_the_others_too(tool: ModuleType) -> None:
+    small = {"m": 4096, "n": 4096, "k": 4096}
+    own = [row("a5_multistage", mode, 335.0) | small for mode in ("burst", "interleaved", "steady")]
+    more = [row("a5_multistage", mode, 411.0) | {"device": "NVIDIA H200"} for mode in ("burst", "interleaved")]
+    filled = {path.name: text for path, text in tool.pages([], [*more, *own]).items()}
+    assert "| burst | 335 |" in filled["a5.md"]
+    table, also = (filled["ampere.md"].split(f"<!-- {name} -->")[1].split("<!-- end")[0] for name in ("table", "also"))
+    assert "| a5_multistage | 335 | 335 | 335 |" in table
+    assert "At 8192 x 8192 x 8192." in also
+    assert "| a5_multistage | 411 | - | 411 |" in also
+    assert "NVIDIA H200" in also
+    assert "411" not in table
+    assert tool.also(own) == "_Not measured yet._\n"
+
+
 def test_what_was_measured_in_every_way_has_no_note(tool: ModuleType) -> None:
     rows = [row("a5_multistage", mode, 335.0) for mode in tool.MODES]
     assert tool.told([*rows, {"kind": "rung_counters", "status": "ok"}]) == ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.bench.sweeps import ampere_sweeps, sweeps
+from tilewright.bench.sweeps import ampere_size_sweeps, ampere_sweeps, sweeps
 from tilewright.device import preset
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +34,19 @@ def test_every_sweep_has_a_section_with_question_prediction_and_block_in_order(f
         start = page.index(f"\n## {name.removeprefix('ampere-').capitalize()}\n")
         places += [start, page.index("**Predicted.**", start), page.index(f"<!-- sweep: {name} -->", start)]
     assert places == sorted(places)
+
+
+def test_sweeps_of_one_question_share_a_section_and_each_says_its_size(tool: ModuleType) -> None:
+    page = (ROOT / "docs" / "ladder" / "ampere_sweeps.md").read_text()
+    for each in ampere_size_sweeps():
+        start = page.index(f"\n## {each.name.split('-')[1].capitalize()}\n")
+        assert start < page.index("**Predicted.**", start) < page.index(f"<!-- sweep: {each.name} -->", start)
+    about = {"sweep": "ampere-sums-4096", "m": 4096, "n": 4096, "k": 4096, "dtype": "fp16"}
+    filled = tool.filled(page, [row | about for row in rows()])
+    section = filled[filled.index("<!-- sweep: ampere-sums-4096 -->") :]
+    assert section.splitlines()[1] == "At 4096 x 4096 x 4096, fp16."
+    of_all = {"sweep": "stages", "m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}
+    assert "At 8192" not in tool.filled((ROOT / "docs/ladder/sweeps.md").read_text(), [row | of_all for row in rows()])
 
 
 def test_rows_fill_their_section_alone(tool: ModuleType) -> None:

@@ -15,10 +15,12 @@ Row = dict[str, Any]
 
 KIND = "ampere"  # of every committed row; `part` says which: check, time, count, child
 # The kind of rows, which is their table's name too, by the part that the file is: configs with 16-bit inputs; those of
-# the inputs that the family alone multiplies; an earlier run of 16 bits, with configs that the newest has not; --modes.
+# the inputs that the family alone multiplies; these in two forms; an earlier run of 16 bits, with configs that the
+# newest has not; --modes.
 RUNS = {
     "ampere": KIND,
     "kinds": "ampere-kinds",
+    "kinds_forms": "ampere-forms",
     "ampere_earlier": "ampere-earlier",
     "ampere_modes": "ampere-modes",
 }

@@ -1,7 +1,8 @@
-"""The ladder measured: every rung checked in a process of its own, then timed beside cuBLAS in one process.
+"""The ladder measured: the rungs checked in one process, then timed beside cuBLAS in another for each mode.
 
 Makes rows, one a rung and mode; ladder_report.py makes tables and plots of them. A rung that hangs or faults costs its
-own row: its check runs as a debug build, whose waits are bounded, in a child with a time limit.
+own row: its check runs as a debug build, whose waits are bounded, in a child with a time limit; the rungs behind it are
+checked in a child anew.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import dataclasses
 import json
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +54,9 @@ Kind = Literal["normal", "integer"]
 CHECK_SHAPES = ((64, 64, 64), (129, 257, 72), (300, 511, 1000), (1000, 1000, 17), (2048, 2304, 512))
 
 WAIT_LIMIT = 1 << 22  # tries of one wait in a debug build; the hardware may suspend each for microseconds
-CHECK_LIMIT_S = 120.0
+CHECKS = 2 * len(CHECK_SHAPES) + 1  # rows of a rung: each of these in two kinds of data, and the problem
+CHECK_LIMIT_S = 120.0  # of a child that checks one rung
+CHECK_MORE_S = 10.0  # of each further one; a child's start is most of the time of one
 TIME_LIMIT_S = 600.0
 
 
@@ -291,18 +295,13 @@ def measure(
 
     `tune_s`: seconds to look for the best of cuBLASLt's algorithms, in the first mode; the others race its finalists.
 
-    Cost: about 10 s a rung for its checks; burst 0.6 s x 6, interleaved 0.2 s, steady 2 s x 5, each times the columns.
+    Cost: 6 s for each child, one of all checks and one a mode; a rung's checks about 1 s at 8192^3; burst 0.6 s x 6,
+    interleaved 0.2 s, steady 2 s x 5, each times the columns.
     """
     size = [str(extent) for extent in (problem.m, problem.n, problem.k)]
-    rows: list[Row] = []
-    passed = [name for name in names if name == PRODUCTION]
-    for rung in rungs_of(names):
-        progress(f"checking {rung.name}")
-        found = child(["--check", rung.name, *size], CHECK_LIMIT_S, {"kind": "rung_check", "rung": rung.name})
-        rows += found
-        if all(row["status"] == "ok" for row in found):
-            passed.append(rung.name)
-    passed.sort()
+    rows = checked(names, size, progress)
+    failed = {row["rung"] for row in rows if row["status"] != "ok"}
+    passed = sorted(name for name in names if name not in failed)
     words = ["--time", ",".join(passed), *size, *([] if rounds is None else ["--rounds", str(rounds)])]
     words += ["--tune-s", str(tune_s)] if tune_s else []
     with tempfile.TemporaryDirectory() as folder:
@@ -318,6 +317,24 @@ def measure(
     return rows
 
 
+def checked(names: Sequence[str], size: Sequence[str], progress: Progress = lambda text: None) -> list[Row]:
+    """The checks of the rungs among the names, all in one child. Where that ends in the midst of one, this rung's last
+    row says how, and the rungs behind it have a child of their own."""
+    rows: list[Row] = []
+    left = [rung.name for rung in rungs_of(names)]
+    while left:
+        progress(f"checking {left[0]}" + f" to {left[-1]}" * (len(left) > 1))
+        limit_s = CHECK_LIMIT_S + CHECK_MORE_S * (len(left) - 1)
+        found = child(["--check", ",".join(left), *size], limit_s, {"kind": "rung_check", "rung": left[0]})
+        verdicts = Counter(row["rung"] for row in found if "problem" in row)
+        if verdicts.total() == len(found):
+            return rows + found
+        ended = next((name for name in left if verdicts[name] < CHECKS), left[-1])
+        rows += [row if "problem" in row else row | {"rung": ended} for row in found]
+        left = left[left.index(ended) + 1 :]
+    return rows
+
+
 def child(words: Sequence[str], limit_s: float, about: Row) -> list[Row]:
     """The rows that this module wrote as a child process; see rows_of_module()."""
     return rows_of_module("tilewright.bench.ladder", words, limit_s, about)
@@ -330,7 +347,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="tilewright.bench.ladder", description=__doc__.splitlines()[0])
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", metavar="RUNG")
+    what.add_argument("--check", metavar="RUNGS")
     what.add_argument("--time", metavar="RUNGS")
     what.add_argument("--build", metavar="DIR", type=Path, help="compile all that the others load, for another machine")
     parser.add_argument("size", nargs=3, type=int)
@@ -347,7 +364,7 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"{len(binaries)} kernels in {options.build}")
         return 0
     if options.check:
-        rows = check_rows(next(rungs_of(named(options.check))), problem)
+        rows: Iterator[Row] = (row for rung in rungs_of(named(options.check)) for row in check_rows(rung, problem))
     else:
         modes = options.modes.split(",")
         rows = time_rows(named(options.time), problem, modes, options.rounds, options.tune_s, options.tuned_from)

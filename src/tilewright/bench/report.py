@@ -314,7 +314,9 @@ def ampere_table(rows: Sequence[Row], kind: str = ampere_report.KIND) -> str:
         "steady, the lower. The Hopper kernel and cuBLAS at aligned sizes use wgmma, which does 1.5 times as much a "
         "cycle."
     )
-    if kind == ampere_report.RUNS["kinds"]:
+    if not own:
+        return NOT_MEASURED
+    if kind in (ampere_report.RUNS["kinds"], ampere_report.RUNS["kinds_forms"]):
         whole, half = (ampere_report.UNKEPT_TFLOPS[name] for name in ("int8", "fp16 sums"))
         beside = (
             f"of {whole:.0f} TOPS of int8 and {half:.0f} TFLOPS with fp16 sums, the middles of what loops on registers "

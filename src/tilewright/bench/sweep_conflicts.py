@@ -14,7 +14,7 @@ from tilewright.backends.emulated import emulated, turns_of_a_read
 from tilewright.bench.ladder import occupancy_pct
 from tilewright.bench.ladder_emulated import emulate
 from tilewright.bench.profile_counts import emulated_counts
-from tilewright.bench.sweeps import PROBLEM, Sweep
+from tilewright.bench.sweeps import Sweep
 from tilewright.packing import packed
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def conflict_rows(sweep: Sweep, *, at_size: bool = True) -> Iterator[Row]:
             "status": found["status"],
             "conflicts": found.get("conflicts"),
         }
-        whole = variant.plan(PROBLEM, device.model, lambda: device)
+        whole = variant.plan(sweep.problem, device.model, lambda: device)
         counts = emulated_counts(whole).counts if at_size else {}
         for name in ("wavefronts", "conflicts"):
             known = [count for key, count in counts.items() if key.endswith(f"_{name}")]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.bench.ladder_report import markdown
 from tilewright.bench.plots import drawing
-from tilewright.bench.sweeps import CUBLAS
+from tilewright.bench.sweeps import CUBLAS, PROBLEM
 from tilewright.bench.tables import NOT_MEASURED
 
 Row = dict[str, Any]
@@ -163,12 +163,24 @@ def block(rows: Sequence[Row], sweep: str, picture: str | None) -> str:
         return NOT_MEASURED
     is_timed = any(line.rates for line in lines)
     image = f"![TFLOPS of each variant]({picture})\n\n" if picture and is_timed else ""
-    parts = [image + markdown(*table(lines)), beside_the_text(lines), statement(lines), origin(rows, sweep)]
+    size = size_of(rows, sweep)
+    above = (
+        f"At {size}.\n\n" if size and size != _size_text(PROBLEM.m, PROBLEM.n, PROBLEM.k, PROBLEM.dtype.name) else ""
+    )
+    parts = [above + image + markdown(*table(lines)), beside_the_text(lines), statement(lines), origin(rows, sweep)]
     if not is_timed:
         parts.insert(
             1, f"{NOT_MEASURED.strip()} What stands here is arithmetic and the emulator's, at the sweep's size.\n"
         )
     return "\n".join(part for part in parts if part)
+
+
+def size_of(rows: Iterable[Row], sweep: str) -> str:
+    """What a sweep multiplied, as its rows say; "" where none does."""
+    for row in rows:
+        if row.get("sweep") == sweep and row.get("m"):
+            return _size_text(row["m"], row["n"], row["k"], row["dtype"])
+    return ""
 
 
 def beside_the_text(lines: Sequence[Line]) -> str:
@@ -210,7 +222,8 @@ def table_lines(rows: Sequence[Row]) -> list[str]:
     for sweep in dict.fromkeys(row["sweep"] for row in rows if row.get("sweep")):
         heads, cells = table(lines_of(rows, sweep))
         widths = [max(len(row[index]) for row in (heads, *cells)) for index in range(len(heads))]
-        text.append(f"== {sweep}")
+        size = size_of(rows, sweep)
+        text.append(f"== {sweep}" + f", {size}" * bool(size))
         text += [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in (heads, *cells)
         ]
@@ -286,6 +299,10 @@ def _rates(rows: Iterable[Row]) -> dict[str, float]:
     for row in rows:
         found.setdefault(row["mode"], []).append(row["rate_tflops"])
     return {mode: statistics.median(rates) for mode, rates in found.items()}
+
+
+def _size_text(m: int, n: int, k: int, dtype: str) -> str:
+    return f"{m} x {n} x {k}, {dtype}"
 
 
 def _over(line: Line, mode: str) -> str:

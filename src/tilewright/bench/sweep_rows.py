@@ -16,21 +16,20 @@ import torch
 
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.bench.ladder import occupancy_pct
-from tilewright.bench.operands import inputs, operand_sets
-from tilewright.bench.sweeps import CUBLAS, PROBLEM, Sweep, described
+from tilewright.bench.operands import TYPES, inputs, operand_sets, set_bytes
+from tilewright.bench.sweeps import CUBLAS, Sweep, described
 from tilewright.device import Device
 from tilewright.errors import CompileError, ConfigError
 from tilewright.kernels.catalog import AMPERE_LADDER
 from tilewright.plan import Plan
 from tilewright.problem import Problem
-from tilewright.timing import Candidate, CudaMachine, burst, steady
+from tilewright.timing import Candidate, CudaMachine, burst, num_cold_sets, steady
 
 Row = dict[str, Any]
 
 STEADY_S = 0.6  # of one variant; the card stays at its power limit from one variant to the next
-NUM_SETS = 2  # of 8192^3: 384 MiB each, six times the L2
 REFERENCE_EVERY = 6  # variants between two samples of cuBLAS
-HANG_S = 3.0  # a product of 8192^3 takes 2 to 60 ms
+HANG_S = 3.0  # a product of 8192^3 takes 2 to 60 ms, one of two tiles and a k of 65536 some 1.5
 
 
 class HangError(Exception):
@@ -46,17 +45,17 @@ def measured_rows(sweep: Sweep, rounds: int = 1) -> Iterator[Row]:
     cuda = backend()
     device = cuda.device(0)
     plans: dict[str, Plan] = {}
-    check = Exact(PROBLEM)
+    check = Exact(sweep.exact_problem)
     for variant in sweep.variants:
         row = described(sweep, variant) | {"kind": "sweep_check"}
         yield row | {"status": "begun"}
         try:
-            plan = variant.plan(PROBLEM, device, backend)
+            plan = variant.plan(sweep.problem, device, backend)
             wrong = check.wrong_elements(plan)
         except (ConfigError, CompileError) as error:  # any other ends the process: it has met a fault of the GPU
             yield row | {"status": "refused", "why": f"{type(error).__name__}: {error}"[:600]}
             continue
-        yield row | facts_of(plan) | {"status": "wrong" if wrong else "ok", "wrong": wrong}
+        yield row | facts_of(plan, sweep.problem) | {"status": "wrong" if wrong else "ok", "wrong": wrong}
         if not wrong:
             plans[variant.name] = plan
     del check
@@ -64,7 +63,7 @@ def measured_rows(sweep: Sweep, rounds: int = 1) -> Iterator[Row]:
     yield from timed_rows(cuda, sweep, plans, rounds)
 
 
-def facts_of(plan: Plan) -> Row:
+def facts_of(plan: Plan, problem: Problem) -> Row:
     """What is known of a variant before it runs. The model speaks of the production kernel alone."""
     binary = plan.binary
     row: Row = {
@@ -78,7 +77,7 @@ def facts_of(plan: Plan) -> Row:
     if plan.family.name == "hopper":
         prediction = plan.prediction
         row |= {
-            "predicted_tflops": PROBLEM.flops / prediction.total_us * 1e-6,
+            "predicted_tflops": problem.flops / prediction.total_us * 1e-6,
             "predicted_clock_ghz": prediction.clock_ghz,
         }
     return row
@@ -89,7 +88,7 @@ class Exact:
 
     def __init__(self, problem: Problem) -> None:
         self.a, self.b = inputs(problem, "integer", device="cuda:0")
-        self.expected = (self.a.double() @ self.b.double()).to(torch.bfloat16)
+        self.expected = (self.a.double() @ self.b.double()).to(TYPES[problem.out_dtype.name])
         self.out = torch.empty_like(self.expected)
         torch.cuda.synchronize()
 
@@ -116,10 +115,11 @@ def timed_rows(cuda: CudaBackend, sweep: Sweep, plans: dict[str, Plan], rounds: 
     """Steady, then burst, a row a sample; cuBLAS first, last, and after every few variants."""
     by_name = {variant.name: variant for variant in sweep.variants}
     with CudaMachine(cuda, 0) as machine, torch.cuda.device(0):
-        sets = operand_sets(PROBLEM, NUM_SETS, device="cuda:0")
+        num_sets = num_cold_sets(set_bytes(sweep.problem), cuda.device(0).l2_bytes)  # of 8192^3 two, 384 MiB each
+        sets = operand_sets(sweep.problem, num_sets, device="cuda:0")
         torch.cuda.synchronize()  # operands were made on another stream
-        columns = {name: Candidate(name, _running(plan, sets), NUM_SETS) for name, plan in plans.items()}
-        columns[CUBLAS] = Candidate(CUBLAS, _cublas(sets), NUM_SETS)
+        columns = {name: Candidate(name, _running(plan, sets), num_sets) for name, plan in plans.items()}
+        columns[CUBLAS] = Candidate(CUBLAS, _cublas(sets), num_sets)
         with torch.cuda.stream(torch.cuda.ExternalStream(machine.stream, device="cuda:0")):
             steady(machine, [columns[CUBLAS]], rounds=1, seconds=STEADY_S)  # the card gets warm
             for mode in ("steady", "burst"):
@@ -130,7 +130,7 @@ def timed_rows(cuda: CudaBackend, sweep: Sweep, plans: dict[str, Plan], rounds: 
                         timing = burst(machine, [columns[name]], rounds=1, warm_rounds=0)
                     [sample] = timing.rows()
                     about = described(sweep, by_name[name]) if name in by_name else reference(sweep)
-                    yield timed(about, sample, place, cuda.device(0))
+                    yield timed(about, sample, place, cuda.device(0), sweep.problem)
 
 
 def turns(names: Sequence[str], rounds: int, *, between: bool = True, seed: int = 0) -> list[str]:
@@ -151,7 +151,7 @@ def reference(sweep: Sweep) -> Row:
     return described(sweep, sweep.variants[0]) | {"variant": CUBLAS, "family": CUBLAS, "config": None, "words": []}
 
 
-def timed(about: Row, sample: Row, place: int, device: Device) -> Row:
+def timed(about: Row, sample: Row, place: int, device: Device, problem: Problem) -> Row:
     """One sample as a row. The watts of so short a sample are those of its neighbours too: they are left out."""
     kept = ("mode", "median_us", "calls", "captured", "clock_mhz", "temperature_c", "limits")
     own = ("sweep", "variant", "family", "config", "m", "n", "k", "dtype", "out_dtype", "b_major")
@@ -161,7 +161,7 @@ def timed(about: Row, sample: Row, place: int, device: Device) -> Row:
         "place": place,
         "device": device.name,
         **{name: sample.get(name) for name in kept},
-        "rate_tflops": PROBLEM.flops / sample["median_us"] * 1e-6,
+        "rate_tflops": problem.flops / sample["median_us"] * 1e-6,
     }
 
 

@@ -15,8 +15,10 @@ from tilewright.backends.base import Backend, MapArgument
 from tilewright.calls import Ledger
 from tilewright.config import Config
 from tilewright.device import Device
+from tilewright.dtypes import FP16
 from tilewright.errors import UnsupportedError
 from tilewright.jit.source import Source
+from tilewright.kernels import product
 from tilewright.kernels.ampere_ladder import AMPERE_RUNGS
 from tilewright.kernels.catalog import family
 from tilewright.kernels.family import group_rows
@@ -30,7 +32,7 @@ from tilewright.tiling import WARP_THREADS
 
 Row = dict[str, Any]
 
-PROBLEM = packed(8192, 8192, 8192)  # what every sweep multiplies: bf16, TN
+PROBLEM = packed(8192, 8192, 8192)  # what a sweep multiplies that has no problem of its own: bf16, TN
 CUBLAS = "cublas"  # the variant that every sweep is timed beside
 
 Counters = Literal["traffic", "banks", "utilisation"]
@@ -72,6 +74,11 @@ _AMPERE_TILES = (
     (128, 128, 64, 3, 2, 4),
     (256, 64, 64, 4, 4, 1),
 )
+# Products of few tiles of 128 x 256, 8 and 2, and the slices of k that are tried; the last fill 128 of 132 SMs.
+_FEW_TILES = (
+    (packed(512, 512, 16384), (1, 2, 4, 8, 16)),
+    (packed(256, 256, 65536), (1, 2, 4, 8, 16, 32, 64)),
+)
 _NARROWEST = 128  # columns of the production tiles that are swept: narrower ones are for other shapes
 
 
@@ -91,6 +98,10 @@ class Variant:
     def source(self, problem: Problem, device: Device) -> Source:
         """What its kernel is compiled from."""
         return render(family(self.family), problem, self.config, device)
+
+    def sources(self, problem: Problem, device: Device) -> tuple[Source, ...]:
+        """What all that it launches is compiled from: the kernel that adds slices up too."""
+        return product.sources(family(self.family), problem, self.config, device)
 
     def plan(self, problem: Problem, device: Device, backend: Callable[[], Backend]) -> Plan:
         """The plan of the problem with it. Raises: ConfigError: it cannot run that."""
@@ -119,12 +130,20 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """One question and the variants that answer it. `counters`: what ncu is asked about them; None: nothing."""
+    """One question and the variants that answer it, all of one problem. `counters`: what ncu is asked about them; None:
+    nothing."""
 
     name: str
     question: str
     variants: tuple[Variant, ...]
     counters: Counters | None = None
+    problem: Problem = PROBLEM
+
+    @property
+    def exact_problem(self) -> Problem:
+        """The problem with the shortest sums that a variant has: whole numbers that are exact in them are in all."""
+        is_short = any(getattr(variant.config, "f16_sums", False) for variant in self.variants)
+        return dataclasses.replace(self.problem, sums=FP16) if is_short else self.problem
 
     def without(self, names: Iterable[str]) -> Sweep:
         """The sweep but for these variants."""
@@ -224,9 +243,31 @@ def ampere_sweeps() -> tuple[Sweep, ...]:
     )
 
 
+def ampere_size_sweeps() -> tuple[Sweep, ...]:
+    """Sweeps of the Ampere ladder at sizes of their own: what a8 is for, few tiles with a long k, and sums of fp16."""
+    sliced = "How many slices should k be cut into where tiles are few?"
+    summed = "What do sums in f16 gain over sums in f32 where mma.sync is as fast with both?"
+    return (
+        *(
+            Sweep(name=f"ampere-slices-{problem.m}", question=sliced, variants=tuple(_slices(counts)), problem=problem)
+            for problem, counts in _FEW_TILES
+        ),
+        *(
+            Sweep(
+                name=f"ampere-sums-{edge}",
+                question=summed,
+                variants=tuple(_sums()),
+                counters="utilisation",
+                problem=packed(edge, edge, edge, dtype="fp16"),
+            )
+            for edge in (4096, 8192)
+        ),
+    )
+
+
 def sweep(name: str, device: Device) -> Sweep:
     """The sweep of that name. Raises: UnsupportedError: there is none."""
-    found = {each.name: each for each in (*sweeps(device), *ampere_sweeps())}
+    found = {each.name: each for each in (*sweeps(device), *ampere_sweeps(), *ampere_size_sweeps())}
     if name not in found:
         raise UnsupportedError(asked=f"sweep {name!r}", rule=f"sweeps are {', '.join(found)}", works="name one of them")
     return found[name]
@@ -235,28 +276,30 @@ def sweep(name: str, device: Device) -> Sweep:
 def sources(chosen: Iterable[Sweep], device: Device) -> list[Source]:
     """Every distinct unit of the sweeps, for a machine whose compiler is another or none."""
     found = (
-        variant.source(PROBLEM, device)
+        source
         for each in chosen
         for variant in each.variants
-        if not variant.violations(PROBLEM, device)
+        if not variant.violations(each.problem, device)
+        for source in variant.sources(each.problem, device)
     )
     return list({source.digest(""): source for source in found}.values())
 
 
 def described(sweep: Sweep, variant: Variant) -> Row:
     """The columns that say which variant a row is of."""
+    problem = sweep.problem
     return {
         "sweep": sweep.name,
         "variant": variant.name,
         "family": variant.family,
         "config": str(variant.config),
         "words": list(variant.config.words()),
-        "m": PROBLEM.m,
-        "n": PROBLEM.n,
-        "k": PROBLEM.k,
-        "dtype": PROBLEM.dtype.name,
-        "out_dtype": PROBLEM.out_dtype.name,
-        "b_major": PROBLEM.b_major,
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "dtype": problem.dtype.name,
+        "out_dtype": problem.out_dtype.name,
+        "b_major": problem.b_major,
     }
 
 
@@ -357,6 +400,20 @@ def _ampere_tiles() -> Iterator[Variant]:
             family="a9_block_swizzle",
             config=config,
         )
+
+
+def _slices(counts: Iterable[int]) -> Iterator[Variant]:
+    yield _changed("a7", "a7, which has no slices")
+    yield _changed("a9", "a9, one slice")
+    for slices in counts:
+        yield _changed("a8", f"a8, {slices} slice{'s' * (slices > 1)}", slices=slices)
+
+
+def _sums() -> Iterator[Variant]:
+    """a6 with 64 x 32 a warp, its own, and with 64 x 64."""
+    for tile_n in (128, 256):
+        for f16_sums, name in ((False, "f32"), (True, "f16")):
+            yield _changed("a6", f"128x{tile_n}, {name} sums", tile_n=tile_n, f16_sums=f16_sums)
 
 
 def _rung(number: str) -> Rung:

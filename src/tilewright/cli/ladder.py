@@ -132,7 +132,7 @@ def _measured(
 
     modes = measurement.MODES if steady else ("burst", "interleaved")
     counts = counters and ladder_counters.is_there()
-    steps = len(list(measurement.rungs_of(names))) + len(modes) + (len(names) if counts else 0)
+    steps = any(measurement.rungs_of(names)) + len(modes) + (len(names) if counts else 0)
     with _steps(steps) as progress:
         rows = measurement.measure(names, problem, modes=modes, rounds=rounds, tune_s=tune_s, progress=progress)
         if counts:  # a profiler heats and cools the card in its own way: last

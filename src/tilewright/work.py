@@ -233,8 +233,8 @@ def work_of(problem: Problem, config: Config, device: Device, grid: int) -> Work
 
 
 def _waiting(problem: Problem, config: Config) -> float:
-    """How much of a store's wait for others is not spent on loads, 0 .. 1: a batch with matrices of its own goes on with
-    k tiles of the next tile, as many as the ring holds."""
+    """How much of a store's wait for others is not spent on loads, 0 .. 1: a batch with matrices of its own goes on
+    with k tiles of the next tile, as many as the ring holds."""
     if not problem.shares_no_matrix:
         return 1.0
     k_tiles = -(-problem.k // (config.tile_k * config.split_k))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tilewright import choice, device, records
 from tilewright.config import Config
 from tilewright.kernels.hopper import HOPPER
-from tilewright.packing import packed
+from tilewright.packing import packed, packed_named
 from tilewright.problem import Problem
 from tilewright.records import Record, RecordsWarning, Store
 
@@ -362,8 +362,7 @@ def test_every_shipped_line_is_a_record_of_a_legal_config_that_its_product_finds
         target = device.preset(item.name.removesuffix(".jsonl"))
         for line in item.read_text().splitlines():
             each = records.record_of(line)
-            m, n, k = map(int, each.problem.split()[0].split("x"))
-            problem = packed(m, n, k)  # all of them are, so far
+            problem = packed_named(each.problem)  # all of them are packed, so far
             assert json.loads(line)["key"] == each.key == records.key_of(problem, target)
             assert choice.reasons_against(each, problem, target, None) == ()
 
@@ -373,8 +372,7 @@ def test_every_shipped_record_knows_the_kernel_as_it_is() -> None:
     target = device.preset("h200")
     for line in (resources.files("tilewright") / "data" / "records" / "h200.jsonl").read_text().splitlines():
         each = records.record_of(line)
-        m, n, k = map(int, each.problem.split()[0].split("x"))
-        assert not choice.is_stale(each, HOPPER, packed(m, n, k), target), f"{each.problem} is a hint"
+        assert not choice.is_stale(each, HOPPER, packed_named(each.problem), target), f"{each.problem} is a hint"
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tilewright.choice import kernel_digest
 from tilewright.jit.build import build
 from tilewright.kernels import catalog
 from tilewright.kernels.render import render
-from tilewright.packing import packed
+from tilewright.packing import packed_named
 from tilewright.records import Record
 
 ROOT = Path(__file__).parent.parent
@@ -39,8 +39,8 @@ def codes(file: Path) -> dict[str, tuple[str, str]]:
     target, found = device.preset(file.stem), {}
     for line in file.read_text(encoding="utf-8").splitlines():
         record = records.record_of(line)
-        m, n, k = map(int, record.problem.split()[0].split("x"))
-        problem, family = packed(m, n, k), catalog.family(record.family)  # as tests/test_records.py knows them all
+        problem = packed_named(record.problem)  # as tests/test_records.py knows them all
+        family = catalog.family(record.family)
         cubin = build(render(family, problem, record.config, target)).cubin
         instructions = hashlib.sha256(disassemble.sass(cubin).encode()).hexdigest()
         found[record.key] = (kernel_digest(family, problem, record.config, target), instructions)

@@ -70,6 +70,16 @@ def packed(
     )
 
 
+
+def packed_named(text: str) -> Problem:
+    """The packed product of a text that begins as records.problem_text() begins: batch, sizes, types; all else as
+    packed() has it. Worked example: "16 x 384x128x256 fp16 fp16 TN a128 b128 out16"."""
+    *batch, rest = text.split(" x ")
+    sizes, dtype, out_dtype, *_ = rest.split()
+    m, n, k = map(int, sizes.split("x"))
+    return packed(m, n, k, dtype=dtype, out_dtype=out_dtype, batch=map(int, batch))
+
+
 def _packed_batch(extents: tuple[int, ...], matrix: int) -> tuple[int, ...]:
     """Strides of a batch of matrices of so many elements, one behind the other."""
     strides: list[int] = []

@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import choice, device, records
 from tilewright.kernels import catalog
-from tilewright.packing import packed
+from tilewright.packing import packed_named
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,8 +40,7 @@ def test_other_instructions_and_another_text_leave_a_hint(
 def test_codes_are_of_the_kernel_as_it_is(tool: ModuleType, record: records.Record, tmp_path: Path):
     file = tmp_path / "h200.jsonl"
     file.write_text(record.line() + "\n")
-    m, n, k = map(int, record.problem.split()[0].split("x"))
     family, target = catalog.family(record.family), device.preset("h200")
-    text = choice.kernel_digest(family, packed(m, n, k), record.config, target)
+    text = choice.kernel_digest(family, packed_named(record.problem), record.config, target)
     ((key, (digest, instructions)),) = tool.codes(file).items()
     assert (key, digest, len(instructions)) == (record.key, text, 64)

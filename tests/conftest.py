@@ -92,3 +92,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and _why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=_why_no_gpu()))
+        elif (alone := item.get_closest_marker("alone")) and os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
+            item.add_marker(pytest.mark.skip(reason=f"{alone.args[0]}; run it without -n"))

@@ -70,7 +70,6 @@ def packed(
     )
 
 
-
 def packed_named(text: str) -> Problem:
     """The packed product of a text that begins as records.problem_text() begins: batch, sizes, types; all else as
     packed() has it. Worked example: "16 x 384x128x256 fp16 fp16 TN a128 b128 out16"."""

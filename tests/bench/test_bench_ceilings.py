@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,10 +281,7 @@ def test_every_ceiling_is_right_on_the_device(brief_rows: list[dict[str, Any]]) 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(
-    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1",
-    reason="kernels of other workers take turns with the loops, whose clocks go on meanwhile; run it without -n",
-)
+@pytest.mark.alone("kernels of other workers take turns with the loops, whose clocks go on meanwhile")
 def test_the_loops_are_tight_on_the_device(brief_rows: list[dict[str, Any]]) -> None:
     rates = {row["ceiling"]: row["ops_per_cycle"] for row in brief_rows if row["dtype"] == "bf16"}
     assert len(rates) == len(tensor_loops(dtypes.BF16))

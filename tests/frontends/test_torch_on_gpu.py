@@ -29,10 +29,6 @@ BF16 = torch.bfloat16
 SOURCE = str(Path(tilewright.__file__).parents[1])
 pytestmark = pytest.mark.gpu
 
-alone_on_the_device = pytest.mark.skipif(
-    os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1",
-    reason="other workers of pytest-xdist change the device's free memory; run it without -n",
-)
 two_devices = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 
 
@@ -362,7 +358,7 @@ def test_a_hundred_thousand_calls_leave_neither_host_nor_torch_memory_behind(wit
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - host_kib < 8 << 10  # KiB: under 80 bytes a call
 
 
-@alone_on_the_device
+@pytest.mark.alone("other workers of pytest-xdist change the device's free memory")
 @pytest.mark.parametrize("with_grad", [False, True])
 def test_a_hundred_thousand_calls_leave_no_memory_of_the_driver_behind(with_grad: bool) -> None:
     """B130: what torch's allocator does not count is seen in the whole device's free memory."""

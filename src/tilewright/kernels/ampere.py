@@ -42,11 +42,13 @@ _TILES = (
     (64, 64, 2, 2, 4),
     (32, 64, 2, 2, 4),
 )
-# What leads of a tile, by bytes of a row of k values: its fields, for 16-bit inputs with fp32 sums. Source: H200,
+# What leads of a tile, by bytes of a row of k values: its fields. Source, of 16-bit inputs with fp32 sums: H200,
 # 2026-11-30, 4096^3 and 8192^3 (docs/ampere.md, "Measured"): a split barrier and three ahead over three ahead alone 5 %
 # of 128x256x64, 4 and 3 of 256x128x64, 4 of 128x256x32, 5 of 192x128x64, and one ahead is slower yet; of two CTAs of
 # 128x128x64 three ahead over one 7 and 13 %, where two of 128x128x32 lose 5 and 4. 256x128x32 was measured in this form
-# alone, 192x128x32 in none and has the form of its like, as what is not named here has the plain one.
+# alone, 192x128x32 in none and has the form of its like, as what is not named here has the plain one. Of other kinds
+# all six tiles with a split barrier lead their plain ones: int8 by 13 to 23 %, fp16 sums by 9 to 30, tf32 by 1 to 11
+# (H200, 2026-12-01, 4096^3); three ahead for two CTAs was not measured with them.
 _SPLIT: dict[str, Any] = {"ahead": 3, "split_barrier": True}
 _AHEAD: dict[str, Any] = {"ahead": 3}
 _LEADING: dict[tuple[int, int, int, int, int], dict[int, dict[str, Any]]] = {
@@ -73,24 +75,22 @@ class AmpereFamily:
     config: Config = _DEFAULT
 
     def space(self, problem: Problem, device: Device) -> Iterator[Config]:
-        """Every legal config that is worth a look for the problem on the device, each with as many stages as fit: of 16
-        bits the form that leads, where it fits, and of what was not measured in it the plain one."""
+        """Every legal config that is worth a look for the problem on the device, each with as many stages as fit: in
+        the form that leads, where it fits; what was not measured in it, in the plain one."""
         for tile, row_bytes in itertools.product(_TILES, _ROWS_BYTES):
-            leads = _LEADING.get(tile, {}).get(row_bytes, {}) if _is_measured_in_forms(problem) else {}
-            forms = [leads, _AHEAD, {}] if leads else [{}]  # a split barrier wants a slot more, three ahead registers
-            offers = (_deepest(tile, row_bytes, form, problem, device) for form in forms)
+            offers = (_deepest(tile, row_bytes, form, problem, device) for form in _forms(tile, row_bytes, problem))
             found = next((offer for offer in offers if offer is not None), None)
             if found is not None:
                 yield found
         yield from _sliced_space(problem, device)
 
     def trials(self, problem: Problem, device: Device) -> Iterator[Config]:
-        """Of int8, tf32 and fp16 sums the forms that lead with 16 bits: right in the emulator, measured with none."""
-        if _is_measured_in_forms(problem):
+        """Of int8, tf32 and fp16 sums what leads with fp32 sums of 16 bits and was not measured with them."""
+        if _has_fp32_sums_of_16_bits(problem):
             return
         for tile, by_row in _LEADING.items():
             for row_bytes, form in by_row.items():
-                found = _deepest(tile, row_bytes, form, problem, device)
+                found = None if form is _SPLIT else _deepest(tile, row_bytes, form, problem, device)
                 if found is not None:
                     yield found
 
@@ -180,7 +180,16 @@ class AmpereFamily:
 AMPERE = AmpereFamily()
 
 
-def _is_measured_in_forms(problem: Problem) -> bool:
+def _forms(tile: tuple[int, int, int, int, int], row_bytes: int, problem: Problem) -> list[dict[str, Any]]:
+    """The forms of a tile, of which the first that fits is offered: a split barrier wants a slot more, three ahead
+    registers."""
+    leads = _LEADING.get(tile, {}).get(row_bytes, {})
+    if _has_fp32_sums_of_16_bits(problem):
+        return [leads, _AHEAD, {}] if leads else [{}]
+    return [_SPLIT, {}] if leads is _SPLIT else [{}]
+
+
+def _has_fp32_sums_of_16_bits(problem: Problem) -> bool:
     return problem.dtype.size == FP16.size and problem.sums is FP32
 
 

@@ -264,7 +264,6 @@ def test_the_same_call_on_one_device_then_another_then_the_first() -> None:
 
 
 def _in_a_process(code: str, **environment: str) -> str:
-    import os
 
     done = subprocess.run(
         [sys.executable, "-c", code],

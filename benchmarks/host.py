@@ -178,6 +178,7 @@ def stubbed() -> Iterator[None]:
         mock.patch.multiple(products, is_on_gpu=lambda _: True, dispatch=dispatcher),
         mock.patch.object(tilewright, "matmul", dispatcher.matmul),
         mock.patch("tilewright.plan.build", return_value=None),
+        mock.patch("tilewright.plan.warn_of_flaws"),
     ):
         yield
 

@@ -270,7 +270,7 @@ def test_spans_and_maps_of_any_size_are_whole_numbers(
     if config.violations(problem.row_major, H200):
         return
     launch = HOPPER.launch(problem.row_major, config, H200)
-    *_, numbers, _ = HOPPER.arguments(problem.row_major, config, launch)
+    *_, numbers, _, _ = HOPPER.arguments(problem.row_major, config, launch)
     if batch:
         dims = (len(numbers.values) - 1) // 4
         assert numbers.values[0] == problem.num_matrices < 2**30

@@ -147,7 +147,7 @@ def test_what_tma_cannot_part_or_store_of_a_gated_product_the_ampere_family_comp
 def test_the_parameter_says_how_far_each_array_reaches_and_what_is_moved() -> None:
     problem = after(packed(64, 48, 64, batch=(2, 3)), Bias("bf16") | Beta(1.0, "fp32") | RowAmax("fp32"))
     config = Config(tile_m=64, tile_n=48, consumers=1, stages=2)
-    *_, fused = HOPPER.arguments(problem, config, HOPPER.launch(problem, config, H200))
+    *_, fused, _ = HOPPER.arguments(problem, config, HOPPER.launch(problem, config, H200))
     assert isinstance(fused, StructArgument)
     reach = {x.operand: (x.num_bytes, x.granule_bytes) for x in fused.parts if isinstance(x, PointerArgument)}
     assert reach == {"epilogue0": (96, 4), "epilogue1": (6 * 64 * 48 * 4, 8), "epilogue2": (6 * 64 * 4, 4)}

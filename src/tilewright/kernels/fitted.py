@@ -4,8 +4,8 @@ An out of few tile rows is as many tiles as it has columns of them, and with wid
 wave is seldom full: 128 x 6144 in 64x128 is 96 tiles for 132 SMs. A width of 96 makes 128 of it, each of which reads
 less: 16.6 us for 17.6 with k = 4096 (H200, 2026-11-30; in pairs that share the columns 16.9). So it is with few waves
 of a higher out: 1025^3 of copies took 11.5 us in 64x192 and 8.4 in 64x152, 119 tiles; 512 x 28672 x 4096 took 187 in
-256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). So it is with
-clusters of four and eight, which want one wave. Knows what is worth a look; what is fastest, the model knows.
+256x192 with a tail and 176 in ping-pong 128x176, 4.94 waves (the same day). So it is with clusters of four and eight,
+which want one wave. Knows what is worth a look; what is fastest, the model knows.
 """
 
 from __future__ import annotations

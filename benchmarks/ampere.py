@@ -169,11 +169,11 @@ def kinds_configs(problem: Problem) -> list[AmpereConfig]:
 
 
 def forms_configs(problem: Problem) -> list[AmpereConfig]:
-    """What the tuner tries of a product of FORMS_TIMED with a split barrier, each behind its plain form: the same tile
-    and as many stages."""
+    """What is offered of a product of FORMS_TIMED with a split barrier, each behind its plain form: the same tile and as
+    many stages."""
     found = []
-    for config in AMPERE.trials(problem, preset("h200")):
-        if isinstance(config, AmpereConfig) and config.split_barrier:
+    for config in AMPERE.space(problem, preset("h200")):
+        if isinstance(config, AmpereConfig) and config.split_barrier and config.slices == 1:
             found += [replace(config, split_barrier=False, ahead=1), config]
     return found
 

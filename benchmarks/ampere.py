@@ -169,8 +169,8 @@ def kinds_configs(problem: Problem) -> list[AmpereConfig]:
 
 
 def forms_configs(problem: Problem) -> list[AmpereConfig]:
-    """What is offered of a product of FORMS_TIMED with a split barrier, each behind its plain form: the same tile and as
-    many stages."""
+    """What is offered of a product of FORMS_TIMED with a split barrier, each behind its plain form: the same tile and
+    as many stages."""
     found = []
     for config in AMPERE.space(problem, preset("h200")):
         if isinstance(config, AmpereConfig) and config.split_barrier and config.slices == 1:

@@ -221,7 +221,7 @@ class Problem:
 
     @property
     def shares_no_matrix(self) -> bool:
-        """Whether it is a batch of which each product has an a and a b of its own."""
+        """Whether it is a batch of which each product has an a and a b of its own, as slices of a single one have."""
         return bool(self.batch) and all(self.a_batch) and all(self.b_batch)
 
     @property

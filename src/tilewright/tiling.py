@@ -136,8 +136,12 @@ class Tiling:
 
     @property
     def starts_early(self) -> bool:
-        """Whether the first loads are asked for before the CTA has met (STARTS_EARLY in hopper_gemm.cu): not where they
-        reach into other CTAs, nor where the launch before has to end first."""
+        """Whether the model counts the first loads as asked for before the CTA has met: not where others are loaded
+        for, nor where the launch before has to end first.
+
+        The kernel has it finer (STARTS_EARLY in hopper_gemm.cu): clusters of one consumer fill two slots early, by
+        which 1000^3 gained nothing (H200, 2026-12-01), and walks of more than one square, of many tiles, fill none.
+        """
         return self.sharing == 1 and not self.dependent_launch
 
     @property

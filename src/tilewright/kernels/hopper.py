@@ -103,8 +103,7 @@ class HopperFamily:
         """The config with the narrow tiles that take the least time after the full waves, where there are such.
 
         Of equally good widths the widest: it has the fewest tiles. None of an m-contiguous a with a k-contiguous b: of
-        these, and of no other layout, every kernel with a tail spills 4 bytes (NVRTC 13, 2026-11-30), and a kernel that
-        spills is refused (Plan.binary).
+        these, and of no other layout, every kernel with a tail spills 4 bytes (NVRTC 13, 2026-11-30).
         """
         if (problem.a_major, problem.b_major) == ("m", "k"):
             return

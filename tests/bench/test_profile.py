@@ -292,7 +292,7 @@ def test_a_count_that_small_launches_do_not_tell_is_left_out() -> None:
 @pytest.mark.parametrize("rung", ["v01", "v02", "v10"])
 def test_wavefronts_of_shared_memory_are_those_that_an_h200_counted(rung: str) -> None:
     """8192^3: within 0.3 % of ncu. Its conflicts are none of the addresses: v10 and v11 store alike, and differ."""
-    rows = [json.loads(path.read_text())["rows"] for path in sorted(RESULTS.glob("h200_*_ladder.json"))]
+    rows = [json.loads(path.read_text())["rows"] for path in sorted(RESULTS.glob("h200_????-??-??_ladder.json"))]
     counted = {row["rung"]: row for row in rows[-1] if row["kind"] == "rung_counters"}
     own = next(row for name, row in counted.items() if name.startswith(rung))
     found = emulated_counts(Asked(m=8192, n=8192, k=8192, rung=rung).emulated_plan("h200"))
@@ -309,7 +309,7 @@ def test_wavefronts_of_shared_memory_are_those_that_an_h200_counted(rung: str) -
 )
 def test_wgmmas_and_filled_bytes_are_those_that_an_h200_counted(name: str, variant: str) -> None:
     """8192^3: every wgmma; what TMA delivers to all CTAs of a multicast, edges of a tail as whole tiles."""
-    rows = json.loads(max(RESULTS.glob("h200_*_sweeps.json")).read_text())["rows"]
+    rows = json.loads(max(RESULTS.glob("h200_????-??-??_sweeps.json")).read_text())["rows"]
     (own,) = (row for row in rows if row["kind"] == "sweep_counters" and row["variant"] == variant)
     chip = emulated("h200")
     (swept,) = (each for each in sweep(name, chip.model).variants if each.name == variant)

@@ -26,7 +26,7 @@ from tilewright.bench import lines_report
 from tilewright.bench.children import Row, rows_of_command, write_rows
 from tilewright.bench.lines_report import KIND
 from tilewright.bench.neighbours import Line, lines
-from tilewright.bench.suite import SWEEPS, problem_of
+from tilewright.bench.suite import SWEEPS, problem_columns, problem_of
 from tilewright.device import Device, preset
 from tilewright.errors import CompileError, ConfigError, RefusalError, UnsupportedError
 from tilewright.plan import Plan
@@ -82,14 +82,13 @@ def child_rows(chosen: Sequence[Line], rounds: int) -> Iterator[Row]:
 
 def line_rows(line: Line, rounds: int = ROUNDS, memory: str = "cuda:0") -> Iterator[Row]:
     """A row a size: its check, and its time among all others. `memory`: torch's name of where operands lie."""
-    from tilewright.bench.compare import described  # torch
     from tilewright.bench.held import Held
 
     cuda = backend()
     plans, rows = {}, {}
     for size in line.sizes:
         name = "x".join(map(str, size))
-        rows[name] = {"kind": KIND, "line": line.key} | described(problem_of(size))
+        rows[name] = {"kind": KIND, "line": line.key} | problem_columns(problem_of(size))
         try:
             plan = plan_of(size, cuda.device(0))
             kernels = [step.binary() for step in plan.work.steps]

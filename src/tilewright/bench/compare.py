@@ -17,6 +17,7 @@ import torch
 from tilewright.backends.cuda import backend
 from tilewright.bench import tuned as tuning
 from tilewright.bench.operands import operand_sets, set_bytes
+from tilewright.bench.suite import problem_columns
 from tilewright.bench.tuned import OperandSet, Search, partial_sums
 from tilewright.bench.verify import verify_launch
 from tilewright.config import Config
@@ -85,7 +86,7 @@ def compare(
     limit = max(2, min(256, MAX_OPERAND_BYTES // set_bytes(problem)))
     num_sets = num_cold_sets(set_bytes(problem), device.l2_bytes, limit)
     is_cold = num_sets * set_bytes(problem) > COLD_FACTOR * device.l2_bytes
-    about = {**described(problem), "num_sets": num_sets, "is_cold": is_cold, "data": "normal"}
+    about = {**problem_columns(problem), "num_sets": num_sets, "is_cold": is_cold, "data": "normal"}
     field = _Field(problem, checked)
     with ExitStack() as stack, CudaMachine(cuda, ordinal) as machine, torch.cuda.device(ordinal):
         sets = operand_sets(problem, num_sets, seed=seed, device=f"cuda:{ordinal}")
@@ -272,15 +273,3 @@ def _tilewright(plan: Plan, sets: Sequence[OperandSet]) -> Callable[[int], None]
 def _shape_of_launch(plan: Plan) -> dict[str, Any]:
     """How the SMs are filled: CTAs, SMs that there are, tiles a CTA before rounding up."""
     return {"ctas": plan.launch.grid, "num_sms": plan.device.num_sms, "waves": plan.prediction.waves}
-
-
-def described(problem: Problem) -> dict[str, Any]:
-    """The columns that say which problem a row is of."""
-    return {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "dtype": problem.dtype.name,
-        "out_dtype": problem.out_dtype.name,
-        "b_major": problem.b_major,
-    }

@@ -16,6 +16,7 @@ from tilewright import model
 from tilewright.backends.base import Backend
 from tilewright.bench.cases import FORMS
 from tilewright.bench.ladder import RungPlan, rungs_of
+from tilewright.bench.suite import problem_columns
 from tilewright.calls import Ledger
 from tilewright.config import Config
 from tilewright.device import Device
@@ -84,12 +85,7 @@ class Repeat:
             "kind": "repeats",
             "case": str(problem) + ("" if self.num_sms is None else f", {self.num_sms} SMs"),
             "config": str(self.config) if self.config else self.rung.name if self.rung else "the model's choice",
-            "m": problem.m,
-            "n": problem.n,
-            "k": problem.k,
-            "dtype": problem.dtype.name,
-            "out_dtype": problem.out_dtype.name,
-            "b_major": problem.b_major,
+            **problem_columns(problem),
             "out_through_tma": problem.out_through_tma,
         }
 

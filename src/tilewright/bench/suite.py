@@ -210,3 +210,15 @@ def problem_of(
         b_pitch=k if b_major == "k" else n,
         out_pitch=n,
     )
+
+
+def problem_columns(problem: Problem) -> dict[str, Any]:
+    """The columns that say which problem a row is of."""
+    return {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "dtype": problem.dtype.name,
+        "out_dtype": problem.out_dtype.name,
+        "b_major": problem.b_major,
+    }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tilewright.backends.base import Backend, MapArgument
+from tilewright.bench.suite import problem_columns
 from tilewright.calls import Ledger
 from tilewright.config import Config
 from tilewright.device import Device
@@ -287,19 +288,13 @@ def sources(chosen: Iterable[Sweep], device: Device) -> list[Source]:
 
 def described(sweep: Sweep, variant: Variant) -> Row:
     """The columns that say which variant a row is of."""
-    problem = sweep.problem
     return {
         "sweep": sweep.name,
         "variant": variant.name,
         "family": variant.family,
         "config": str(variant.config),
         "words": list(variant.config.words()),
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "dtype": problem.dtype.name,
-        "out_dtype": problem.out_dtype.name,
-        "b_major": problem.b_major,
+        **problem_columns(sweep.problem),
     }
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from tilewright import device, records
 from tilewright.bench import (
     ampere_report,
+    check_report,
     dependent_report,
     epilogue_report,
     irregular,
@@ -91,7 +92,7 @@ def publish(file: Path, results: Path, commit: str | None = None) -> Path:
     if commit is not None:
         facts["commit"] = commit
     if file.stem == "check":
-        rows = [*report.condensed(rows), *(row for row in rows if row["kind"] != "check")]
+        rows = [*check_report.condensed(rows), *(row for row in rows if row["kind"] != "check")]
     if file.stem == "narrow":
         rows = [{name: row[name] for name in NARROW if row.get(name) is not None} for row in rows]
     if file.stem in unaligned_report.RUNS:

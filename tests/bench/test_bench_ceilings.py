@@ -17,7 +17,7 @@ import pytest
 from tilewright import device, dtypes, timing
 from tilewright.backends.emulated import EmulatedBackend, emulated
 from tilewright.backends.nvml import Reading
-from tilewright.bench import ceiling_report, ceilings, report
+from tilewright.bench import ceiling_report, ceilings
 from tilewright.bench.ceiling_trials import POISON, Repeated, Trial, read_trial, small_trials
 from tilewright.kernels.ceilings import TensorLoop, tensor_loops
 
@@ -227,7 +227,7 @@ def test_the_table_shows_rates_in_their_unit_power_of_the_steady_mode_and_what_f
 
 def test_a_document_s_table_has_a_line_a_ceiling_and_mode_and_its_origin() -> None:
     row = ceilings.described(SMALL["read, L2"], sample("interleaved", 10.0), H200)
-    table = report.ceilings_table([row | {"date": "2026-11-30"}, {"kind": "time", "status": "ok"}])
+    table = ceiling_report.ceilings_table([row | {"date": "2026-11-30"}, {"kind": "time", "status": "ok"}])
     assert table.splitlines()[0] == "| " + " | ".join(ceiling_report.COLUMNS) + " |"
     assert table.splitlines()[2].startswith("| read, L2 | interleaved | 14 | GB/s |")
     assert "NVIDIA H200" in table

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.bench import dependent_report, report
+from tilewright.bench.tables import NOT_MEASURED
 
 FACTS = {"device": "NVIDIA H200", "date": "2026-11-30", "commit": "abc"}
 CONFIG = "64x16x64 s22 w1 c1x1 grouped16 o1 swap split2"
@@ -70,4 +71,4 @@ def test_no_committed_row_is_taken_for_one_of_another_table() -> None:
     assert all("waves" not in each for each in kept)
     shown = {name for name, table in report.TABLES.items() if not table(kept).startswith(report.EMPTY)}
     assert shown == {"dependent"}
-    assert report.TABLES["dependent"]([]) == report.NOT_MEASURED
+    assert report.TABLES["dependent"]([]) == NOT_MEASURED

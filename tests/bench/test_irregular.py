@@ -9,9 +9,10 @@ import pytest
 
 from tilewright import device
 from tilewright.backends.emulated import emulated
-from tilewright.bench import irregular, report
+from tilewright.bench import irregular
 from tilewright.bench.emulated import run_plan
 from tilewright.bench.irregular import BATCHES, STEPS, Step
+from tilewright.bench.tables import NOT_MEASURED
 from tilewright.jit.build import build
 from tilewright.kernels.render import render
 from tilewright.packing import packed
@@ -94,9 +95,9 @@ def test_checks_are_committed_as_one_row_and_told_below_the_table() -> None:
     checks = [{"kind": "check", "case": status, "status": status, "why": ""} for status in ("ok", "ok", "wrong")]
     kept = irregular.published([*checks, timed("WMMA", 1, 5.0)])
     assert (kept[0]["ok"], kept[0]["wrong"], kept[0]["failed"][0]["case"]) == (2, 1, "wrong")
-    text = report.irregular_table([row | {"device": "x"} for row in kept])
+    text = irregular.irregular_table([row | {"device": "x"} for row in kept])
     assert "2 products right, 1 wrong" in text
-    assert report.irregular_table(kept[:1]) == report.NOT_MEASURED
+    assert irregular.irregular_table(kept[:1]) == NOT_MEASURED
 
 
 def test_what_the_emulator_counts_has_a_line_a_step_and_wmma_no_wavefronts() -> None:
@@ -110,4 +111,4 @@ def test_what_the_emulator_counts_has_a_line_a_step_and_wmma_no_wavefronts() -> 
         ("WMMA", "c", "99", "2", "-", "25.0 %", "-", "-", "-"),
         ("swizzled", "c", "99", "2", "-", "25.0 %", "200", "0", "0.50"),
     ]
-    assert "dash" in report.irregular_emulated_table(irregular.published(rows))
+    assert "dash" in irregular.irregular_emulated_table(irregular.published(rows))

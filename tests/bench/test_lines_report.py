@@ -57,7 +57,7 @@ def test_committed_rows_lack_what_means_nothing_and_are_seen_by_no_other_table()
     rows = [FACTS | each for each in kept]
     shown = {name for name, table in report.TABLES.items() if table(rows) not in report.EMPTY}
     assert shown == {"lines"}
-    table = report.lines_table(rows)
+    table = lines_report.lines_table(rows)
     assert "| 1 .. 4, 8, 8 | 4 | 10.0 .. 16.0 | **1.600** | 2 |" in table
     assert "commit abc" in table
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilewright import device
-from tilewright.bench import repeats, report
+from tilewright.bench import check_report, repeats
 from tilewright.bench.cases import FORMS
 from tilewright.kernels.ladder import RUNGS
 from tilewright.packing import packed
@@ -69,7 +69,7 @@ def test_every_kernel_can_be_built_elsewhere_and_a_plan_uses_that_very_unit() ->
 def test_the_table_has_a_line_a_config_with_how_many_runs_differed() -> None:
     rows = [each.described() | {"status": "ok", "repeats": 100} for each in repeats.groups()["tail"]]
     rows = [row | {"differing": 3 if row["m"] == 4097 else 0} for row in [*rows, rows[0] | {"config": "other"}]]
-    lines = report.repeats_table([*rows, {"kind": "repeats", "status": "skipped", "config": "x"}]).splitlines()
+    lines = check_report.repeats_table([*rows, {"kind": "repeats", "status": "skipped", "config": "x"}]).splitlines()
     assert lines[2].startswith(f"| {FORMS['tail']} | 8 | 800 | 6 | 8192 x 8192 x 8192, 8191 x 8184 x 8190, ")
     assert lines[3] == "| other | 1 | 100 | 0 | 8192 x 8192 x 8192 |"
     assert "bit for bit" in lines[5]

@@ -102,8 +102,10 @@ def test_the_tables_of_documents_see_the_suites_rows_alone_and_no_other_table_se
     shown = {name for name, table in report.TABLES.items() if not table(with_facts).startswith(report.EMPTY)}
     assert shown == {"suite", "suite-mean", "suite-summary", "suite-worst", "suite-worst-tuned"}
     assert report.TABLES["suite"]([FACTS | {"kind": "host"}]) == "_No rows._\n"
-    assert report.suite_worst_table(with_facts, "ratio").splitlines()[2].startswith("| 0.800 | 0.640 | 2, 8, 8 | g |")
-    assert "tilewright is" not in report.suite_summary_table([])
+    assert (
+        suite_page.suite_worst_table(with_facts, "ratio").splitlines()[2].startswith("| 0.800 | 0.640 | 2, 8, 8 | g |")
+    )
+    assert "tilewright is" not in suite_page.suite_summary_table([])
 
 
 def test_a_picture_carries_the_name_of_its_numbers(tmp_path: Path) -> None:

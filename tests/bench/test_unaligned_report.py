@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.bench import report, unaligned_report
+from tilewright.bench import unaligned_report
+from tilewright.bench.check_report import check_table
+from tilewright.bench.speed_report import speed_table, time_table
 
 SHAPE, BESIDE = (1023, 1023, 1023), (1024, 1024, 1024)
 FACTS = {"device": "NVIDIA H200", "date": "2026-11-30", "commit": "abc"}
@@ -73,8 +75,8 @@ def test_no_committed_row_is_taken_for_one_of_another_table() -> None:
     rows = [FACTS | found for found in unaligned_report.published([*CHECKS, *TIMES])]
     assert {found["kind"] for found in rows} == {unaligned_report.KIND}
     assert "temperature_c" not in rows[1]
-    assert report.check_table(rows) == report.time_table(rows) == report.speed_table(rows) == "_No rows._\n"
-    table = report.unaligned_table(rows)
+    assert check_table(rows) == time_table(rows) == speed_table(rows) == "_No rows._\n"
+    table = unaligned_report.unaligned_table(rows)
     assert "| 1023, 1023, 1023 | 10.0 | - | 8.0 | **1.25** |" in table
     assert "of two medians" in table
     assert "1 of 2 cases are right." in table

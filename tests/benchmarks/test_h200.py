@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tilewright.bench import repeats, report, suite
+from tilewright.bench import check_report, repeats, report, suite
 from tilewright.bench.cases import FORMS
 from tilewright.config import Config
 from tilewright.device import preset
@@ -231,7 +231,7 @@ def test_written_rows_are_what_the_report_reads(h200: ModuleType, tmp_path: Path
     h200.write(tmp_path, "check", [check_row()], {"device": "NVIDIA H200"})
     [row] = report.read_rows([tmp_path / "check.json"])
     assert (row["device"], row["worst"]) == ("NVIDIA H200", 0.25)
-    assert "| c | 1 | 1 | 4,096 | 1 | 0 | 0.250 |" in report.check_table([row])
+    assert "| c | 1 | 1 | 4,096 | 1 | 0 | 0.250 |" in check_report.check_table([row])
     assert json.loads((tmp_path / "check.json").read_text())["facts"]["command"].startswith("benchmarks/h200.py")
 
 

@@ -6,10 +6,12 @@ Knows which rate of mma.sync a row is held to and which column is compared with 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.bench.ceiling_report import tensor_ceilings
 from tilewright.bench.published import published_parts
+from tilewright.bench.tables import NOT_MEASURED, caption, markdown
 
 Row = dict[str, Any]
 
@@ -99,3 +101,36 @@ def name_of(row: Row) -> str:
     if candidate.startswith(OWN):
         return candidate.removeprefix(OWN)
     return "cuBLAS" if candidate == "cublas" else "matmul's choice: the Hopper kernel"
+
+
+def ampere_table(rows: Sequence[Row], kind: str = KIND) -> str:
+    """One line a config of the Ampere family and product, and what was measured beside them; of one of RUNS."""
+    own = [row for row in rows if row.get("kind") == kind]
+    held = ceilings_told(own, rows)
+    beside = (
+        f"of what a loop on registers reaches on an H200, in TFLOPS {held or 'not measured'}; interleaved is held to "
+        "steady, the lower. The Hopper kernel and cuBLAS at aligned sizes use wgmma, which does 1.5 times as much a "
+        "cycle."
+    )
+    if not own:
+        return NOT_MEASURED
+    if kind in (RUNS["kinds"], RUNS["kinds_forms"]):
+        whole, half = (UNKEPT_TFLOPS[name] for name in ("int8", "fp16 sums"))
+        beside = (
+            f"of {whole:.0f} TOPS of int8 and {half:.0f} TFLOPS with fp16 sums, the middles of what loops on registers "
+            "reached on an H200 under load, whose rows were not kept; of tf32 it was not measured. cuBLAS is "
+            "`torch._int_mm`, and `torch.matmul` that may use tf32 or sum in fp16; past the ceiling it uses wgmma."
+        )
+    timed = "Interleaved with cuBLAS, inputs cold"
+    if kind == RUNS["ampere_modes"]:
+        timed = "Beside cuBLAS in the mode that stands behind the product, inputs cold"
+    checked = "".join(
+        f" Checked beside: {row['ok']} products right, {row['wrong']} wrong, {row['refused']} refused."
+        for row in own
+        if row["part"] == "check"
+    )
+    meaning = f"{timed}, every column's result checked first. Of mma.sync: {beside}{checked}"
+    return markdown(COLUMNS, cells(own, rows)) + caption(own, meaning)
+
+
+TABLES = {kind: partial(ampere_table, kind=kind) for kind in RUNS.values()}

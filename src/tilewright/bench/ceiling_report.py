@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
+
+from tilewright.bench.tables import caption, markdown
 
 Row = dict[str, Any]
 
@@ -50,3 +52,16 @@ def _line(row: Row) -> tuple[str, ...]:
 
 def _number(value: float | None, digits: int = 0) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def ceilings_table(rows: Sequence[Row]) -> str:
+    """One line a ceiling and mode: what the card does at most."""
+    own = [row for row in rows if row.get("kind") == "ceiling"]
+    meaning = (
+        "SM MHz is the clock that the kernel counted itself; NVML's reads higher. A copy's rate counts what is read "
+        "and what is written."
+    )
+    return markdown(COLUMNS, cells(own)) + caption(own, meaning)
+
+
+TABLES = {"ceilings": ceilings_table}

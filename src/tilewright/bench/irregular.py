@@ -16,6 +16,7 @@ from tilewright.backends.emulated import emulated
 from tilewright.bench.ladder import occupancy_pct, rung_plan
 from tilewright.bench.profile_counts import emulated_counts
 from tilewright.bench.published import published_parts
+from tilewright.bench.tables import NOT_MEASURED, caption, markdown
 from tilewright.calls import Ledger
 from tilewright.device import Device, preset
 from tilewright.errors import ConfigError
@@ -209,3 +210,32 @@ def _title(name: str) -> str:
 
 def _over(base: Row | None, row: Row) -> str:
     return "-" if base is None or base is row else f"**{base['median_us'] / row['median_us']:.2f}**"
+
+
+def irregular_table(rows: Sequence[Row]) -> str:
+    """One line a step and batch of the irregular shape, and what was measured beside them."""
+    own = [row for row in rows if row.get("kind") == KIND and row["part"] == "time"]
+    checks = [row for row in rows if row.get("kind") == KIND and row["part"] == "check"]
+    if not own:
+        return NOT_MEASURED
+    counts = {name: sum(row[name] for row in checks) for name in ("ok", "wrong")}
+    meaning = (
+        "Microseconds of all matrices, interleaved with cuBLAS, inputs cold where all sets together exceed four times "
+        "the L2, every column's result checked first; TB/s of the bytes that have to move. Ratios are of two medians."
+    )
+    if checks:
+        meaning += f" Whole numbers, bit for bit: {counts['ok']} products right, {counts['wrong']} wrong."
+    return markdown(COLUMNS, cells(rows)) + caption(own, meaning)
+
+
+def irregular_emulated_table(rows: Sequence[Row]) -> str:
+    """One line a step of the irregular shape: what it takes of an SM and what shared memory does for one matrix."""
+    own = [row for row in rows if row.get("kind") == KIND and row["part"] == "emulated"]
+    meaning = (
+        "Warps: of those that an SM can hold; a dash where an A100 has not the shared memory. PTX leaves the layout of "
+        "WMMA's fragments open: its wavefronts are not known before a GPU counts them."
+    )
+    return markdown(EMULATED_COLUMNS, emulated_cells(rows)) + caption(own, meaning)
+
+
+TABLES = {"irregular": irregular_table, "irregular-emulated": irregular_emulated_table}

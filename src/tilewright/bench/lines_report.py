@@ -14,6 +14,7 @@ from typing import Any
 
 from tilewright.bench.lines_plot import Panel, draw
 from tilewright.bench.neighbours import STEP, Line, Size, lines
+from tilewright.bench.tables import caption, markdown
 
 Row = dict[str, Any]
 
@@ -124,3 +125,18 @@ def size_of(row: Row) -> Size:
 def _name(row: Row) -> tuple[Any, str]:
     """Of the line that a row is of, on its device."""
     return row.get("device"), row["line"]
+
+
+def lines_table(rows: Sequence[Row]) -> str:
+    """One line for each line of sizes that lie side by side: its times, and the worst of its cliffs."""
+    own = [row for row in rows if row.get("kind") == KIND and "median_us" in row]
+    meaning = (
+        "The model's choice for each size, whatever is recorded; all sizes of a line are columns of one interleaved "
+        "measurement, on the same cold memory. A ratio is of two medians, the worst of the line with the size that has "
+        "it: over the faster of the next multiples of 8 on either side, and over any larger size of the line. Spread "
+        "is the distance between the quartiles over the median."
+    )
+    return markdown(COLUMNS, cells(own)) + caption(own, meaning)
+
+
+TABLES = {"lines": lines_table}

@@ -10,6 +10,7 @@ from typing import Any
 from tilewright import model
 from tilewright.bench.floor import floor
 from tilewright.bench.narrow import WEIGHTS
+from tilewright.bench.tables import caption, markdown
 from tilewright.device import preset
 from tilewright.packing import packed
 
@@ -137,3 +138,33 @@ def _summary(name: str, own: Sequence[Product]) -> tuple[str, ...]:
 
 def _ahead(ratios: Sequence[float]) -> int:
     return sum(ratio > 1 for ratio in ratios)
+
+
+def narrow_table(rows: Sequence[Row]) -> str:
+    """One line a product of few rows, a long k or few tiles: cuBLAS, the fastest config, and what the model takes."""
+    own = _narrow(rows)
+    meaning = (
+        "Microseconds, inputs cold but for the two smallest. Choice is what today's model takes untuned, where that "
+        "was measured with the launch it has now. Floor is the longer of what a read of the product's bytes and its "
+        "FLOPs take on this card; its share is that of the fastest."
+    )
+    return markdown(COLUMNS, cells(own)) + caption(own, meaning)
+
+
+def narrow_summary_table(rows: Sequence[Row]) -> str:
+    """One line a group of these products: how the model's choice and the fastest config stand beside cuBLAS."""
+    own = _narrow(rows)
+    meaning = (
+        "A ratio is cuBLAS's median over tilewright's; means of ratios and of shares are geometric. Choice and floor "
+        "are those of the table below: for these few rows the floor is a cold read of all bytes by bulk copies, "
+        "measured at sizes from 4 to 256 MiB and taken linearly between them (`bench/floor.py`)."
+    )
+    return markdown(SUMMARY_COLUMNS, summary_cells(own)) + caption(own, meaning)
+
+
+def _narrow(rows: Sequence[Row]) -> list[Row]:
+    """The narrow rows that hold a time."""
+    return [row for row in rows if row.get("kind") == "narrow" and "median_us" in row]
+
+
+TABLES = {"narrow": narrow_table, "narrow-summary": narrow_summary_table}

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tilewright.bench import suite_report as suite
 from tilewright.bench.suite_report import DROPPED, Mean, Shape, Size
 from tilewright.bench.suite_run import RECORDED
+from tilewright.bench.tables import caption, markdown
 
 Row = dict[str, Any]
 
@@ -164,3 +166,50 @@ def _bold(ratio: float | None) -> str:
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
+
+
+def suite_table(rows: Sequence[Row]) -> str:
+    """One line a shape of the suite: what is shipped beside both baselines."""
+    meaning = (
+        "Medians of shuffled rounds, interleaved, operands cold (`*`: too small for that, they lay in the L2). A ratio "
+        "is the median over rounds of the baseline's time over tilewright's of the same round. The floor is the longer "
+        "of what a read of the product's bytes and its FLOPs take on this card. Choice: of a shipped record, or of the "
+        "model, untuned."
+    )
+    return markdown(COLUMNS, cells(rows)) + caption(_suite(rows), meaning)
+
+
+def suite_mean_table(rows: Sequence[Row]) -> str:
+    """One line a baseline: what is shipped, over all shapes of the suite."""
+    meaning = (
+        "How many times as fast as cuBLAS (as `torch.matmul` calls it), and as the fastest of cuBLASLt's algorithms of "
+        "all heuristics, measured beside it, as shipped: a record's choice where there is one, else the model's. "
+        f"Interleaved, operands cold.{searched(rows)}"
+    )
+    return markdown(MEAN_COLUMNS, mean_cells(rows)) + caption(_suite(rows), meaning)
+
+
+def suite_summary_table(rows: Sequence[Row]) -> str:
+    """Every column over each baseline, each group, and how good the model's choices are."""
+    sentence = choices(rows)
+    table = markdown(suite.SUMMARY_COLUMNS, summary_cells(rows))
+    return table + f"\n{sentence}\n" * bool(sentence)
+
+
+def suite_worst_table(rows: Sequence[Row], key: str) -> str:
+    """The ten shapes that are slowest over one baseline, with what their rows say."""
+    return markdown(suite.WORST_COLUMNS, slowest(rows, key))
+
+
+def _suite(rows: Sequence[Row]) -> list[Row]:
+    """The suite's rows, for their origin."""
+    return [row for row in rows if row.get("kind") == KIND]
+
+
+TABLES = {
+    "suite": suite_table,
+    "suite-mean": suite_mean_table,
+    "suite-summary": suite_summary_table,
+    "suite-worst": partial(suite_worst_table, key="ratio"),
+    "suite-worst-tuned": partial(suite_worst_table, key="ratio_tuned"),
+}

@@ -10,6 +10,11 @@ from typing import Any
 
 Row = dict[str, Any]
 
+# What a caption says of a row's origin: names of the facts that a file of rows has.
+ORIGIN = (
+    "device", "driver_cuda", "torch", "nvidia_cublas", "compiler", "nvidia_cuda_nvrtc", "date", "commit", "command",
+)  # fmt: skip
+
 NO_ROWS = "_No rows._\n"
 NOT_MEASURED = "_Not measured yet._\n"  # of a page that stands before its rows do
 
@@ -40,3 +45,10 @@ def _source(row: Row) -> str:
         f"`{row['command']}`" if row.get("command") else None,
     ]
     return ", ".join(str(part) for part in parts if part) + "."
+
+
+def layout_of(row: Row) -> str:
+    """The types and the layout of b that a row's product has: "bf16 TN", k-contiguous, "bf16 -> fp32 NN", row-major."""
+    layout = {"k": "TN", "n": "NN"}[row["b_major"]]
+    out = "" if row["out_dtype"] == row["dtype"] else f" -> {row['out_dtype']}"
+    return f"{row['dtype']}{out} {layout}"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.bench.tables import caption, markdown
+
 Row = dict[str, Any]
 Shape = tuple[int, int, int]
 
@@ -129,3 +131,19 @@ def _copies_us(shape: Shape, rows: Sequence[Row]) -> float | None:
             if row["part"] == part and shape_of(row) == shape and row["candidate"].startswith("repack"):
                 return float(row["median_us"])
     return None
+
+
+def unaligned_table(rows: Sequence[Row]) -> str:
+    """One line a product that is off 16 bytes: beside its aligned neighbour and beside cuBLAS."""
+    own = [row for row in rows if row.get("kind") == KIND]
+    is_paired = any(each.is_paired for each in products(own))
+    compared = "of both in one round" if is_paired else "of two medians, of runs one after the other"
+    meaning = (
+        f"Microseconds, interleaved with cuBLAS, inputs cold; arrays without padding. Copies are timed by themselves. "
+        f"The neighbour's sizes are the next multiples of {STEP}; its ratio is {compared}."
+        f"{checked(own)}"
+    )
+    return markdown(COLUMNS, cells(own)) + caption(own, meaning)
+
+
+TABLES = {"unaligned": unaligned_table}

@@ -177,7 +177,7 @@ class AmpereConfig(Config):
     def b_fold(self, problem: Problem) -> int:
         """2 where columns of b that gate and those that they gate come into a tile in turns (tile_copy.cuh), else 1:
         every second column of rows of n lies beside the first in one piece of any copy."""
-        return 2 if problem.gates and (problem.b_major == "k" or problem.gates == "halves") else 1
+        return 2 if problem.gates and (problem.b_major == "k" or problem.gates != "interleaved") else 1
 
     def ctas_per_sm(self, problem: Problem, device: Device) -> int:
         """CTAs of one kernel that an SM has room for, were each thread to have as many registers as it may."""

@@ -19,7 +19,7 @@ from tilewright.arrays.registry import BY_TYPE, adapter_of, common_adapter
 from tilewright.arrays.untraced import untraced
 from tilewright.backends.base import Backend, HostBackend
 from tilewright.backends.steps import Work, clear
-from tilewright.epilogue_form import WITHOUT_ARRAY, WRITTEN
+from tilewright.epilogue_form import WRITTEN, takes_array
 from tilewright.epilogue_steps import Epilogue, as_epilogue
 from tilewright.errors import UnsupportedError
 from tilewright.fusing import Fusing
@@ -425,7 +425,7 @@ def fusing_of(backend: Callable[[], Backend], adapter: Adapter, epilogue: Epilog
     """
     views = []
     for step in epilogue.steps:
-        if step.kind not in WITHOUT_ARRAY:  # None in place of one is refused as an array
+        if takes_array(step.kind, step.option):  # None in place of one is refused as an array
             array, name = step.array, f"the array of {step.kind}"
             _check_library(adapter, adapter_of(array, name), name)
             view = adapter.view(array, name, step.kind in WRITTEN)

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.dtypes import FP16, FP32, INT32, TF32, DType
-from tilewright.epilogue import evaluate
+from tilewright.epilogue import evaluate, whole_b
 from tilewright.epilogue_form import check_sums
 from tilewright.epilogue_steps import Epilogue, RowAmax, RowSum, Step, array_dtype
 
@@ -111,8 +111,8 @@ def check(
     The bound: accumulation, then half an ulp of the output type (or half its smallest subnormal number). `allowed` is
     added to it, an absolute error: for a baseline that is known to round in between. From overflow_of() on, a value is
     an infinity: which is right where sums within their bound may be as large, as a number is where they may be smaller.
-    `epilogue`: what became of the sums, of fp32; what it stored beside out is checked as well. Its arrays hold what the
-    kernel read: of a beta or add that was out itself a copy from before.
+    `epilogue`: what became of the sums, of fp32, of a gate with an `up` those of b and up; what it stored beside out is
+    checked as well. Its arrays hold what the kernel read: of a beta or add that was out itself a copy from before.
     An out of whole numbers has no bound: it is checked as check_exact() does.
     Cost: two float64 products of the checked rows, in blocks of BLOCK_ELEMENTS.
     """
@@ -179,6 +179,7 @@ def _bounded(
     rows: list[int] | None,
     epilogue: Step | Epilogue | None = None,
 ) -> Iterator[_Block]:
+    b = whole_b(b, epilogue)
     k = b.shape[-2]
     factor = accumulation_factor(k, inputs, sums)
     # Each rounding of a partial sum that is no normal number is off by half of the smallest number at most.

@@ -147,6 +147,20 @@ def evaluate(
     return Evaluated(current, tuple(written))
 
 
+def whole_b(b: Any, epilogue: Step | Epilogue | None) -> Any:
+    """The b of the product whose sums the steps meet: where gate and up are two arrays, (..., k, n / 2), both side by
+    side."""
+    steps = () if epilogue is None else as_epilogue(epilogue).steps
+    up = next((step.up for step in steps if isinstance(step, Gated)), None)
+    if up is None:
+        return b
+    if hasattr(b, "new_empty"):
+        whole = b.new_empty((*b.shape[:-1], 2 * b.shape[-1]))
+        whole[..., : b.shape[-1]], whole[..., b.shape[-1] :] = b, up
+        return whole
+    return np.concatenate((b, up), axis=-1)
+
+
 def allowed(values: Bounded, dtype: DType) -> Any:
     """How far values of an array may be from the reference once they are rounded to its type."""
     tiny = float(ml_dtypes.finfo(dtype.numpy).smallest_subnormal) / 2

@@ -19,6 +19,7 @@ WITH_NUMBER: frozenset[str] = frozenset({"alpha", "beta"})  # steps with a numbe
 WITHOUT_ARRAY: frozenset[str] = frozenset({"alpha", "relu", "gelu", "silu", "gated"})
 WRITTEN: frozenset[str] = frozenset({"aux", "row_amax", "row_sum"})  # steps whose array is written
 REDUCED: frozenset[str] = frozenset({"row_amax", "row_sum"})  # of these a value for each row
+UP = "up"  # what arguments call the other b of a gate whose weights lie apart
 ARRAY_DTYPES: tuple[DType, ...] = (BF16, FP16, FP32)  # what kernels read and write of a step (fused_arrays.cuh)
 
 # How an array is reached from (row, column) of out: a value for each column, or each row; a matrix whose columns (n) or
@@ -74,8 +75,8 @@ class ArrayForm:
 
 @dataclass(frozen=True, kw_only=True)
 class StepForm:
-    """One step. `option` is its word: "column" or "row" of vectors, "none" or "tanh" of gelu, "swiglu interleaved" and
-    the like of gated."""
+    """One step. `option` is its word: "column" or "row" of vectors, "none" or "tanh" of gelu, "silu interleaved" and
+    the like of gated. The other b of "silu apart" lies as b does, so there is no form of it."""
 
     kind: Kind
     option: str = ""
@@ -104,14 +105,20 @@ class Form:
 
     @property
     def split(self) -> str:
-        """How gate and up lie in the product's columns, "interleaved" or "halves"; "" without them."""
+        """How gate and up lie in the product's columns: "interleaved", "halves", or "apart", the halves in two b; ""
+        without them."""
         return next((step.option.split()[1] for step in self.steps if step.kind == "gated"), "")
 
-    def apart_where_halves_are_odd(self, n: int) -> Form:
+    @property
+    def order(self) -> str:
+        """The same for who does not ask where b lies: "interleaved" or "halves"."""
+        return "halves" if self.split == "apart" else self.split
+
+    def unpaired_where_halves_are_odd(self, n: int) -> Form:
         """The form for a product of n columns: where their second half begins at an odd one, what steps before the
         gate read or write is not taken in pairs, as if it were aligned no further than its elements."""
         gates = [index for index, step in enumerate(self.steps) if step.kind == "gated"]
-        if not gates or self.split != "halves" or n // 2 % 2 == 0:
+        if not gates or self.order != "halves" or n // 2 % 2 == 0:
             return self
         return Form(
             tuple(
@@ -143,8 +150,14 @@ class Form:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a call gives beside a, b and out: addresses of arrays, then numbers (the bits of an fp32)."""
-        return (*(name for name, _, _ in self.arrays), *self.numbers)
+        """What a call gives beside a, b and out: addresses of arrays, a gate's other b among them, then numbers (the
+        bits of an fp32)."""
+        addresses = (
+            UP if step.array is None else array_name(index)
+            for index, step in enumerate(self.steps)
+            if takes_array(step.kind, step.option)
+        )
+        return (*addresses, *self.numbers)
 
     def fits(self, given: Form) -> bool:
         """Whether a kernel for this form runs `given`: the same but for arrays that are aligned further."""
@@ -158,6 +171,11 @@ class Form:
 
     def __str__(self) -> str:
         return " ".join(map(str, self.steps))
+
+
+def takes_array(kind: str, option: str) -> bool:
+    """Whether a step has an array: one that it reads or writes, or a gate's other b."""
+    return kind not in WITHOUT_ARRAY or option.endswith(" apart")
 
 
 def array_name(index: int) -> str:

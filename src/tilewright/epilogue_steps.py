@@ -166,24 +166,44 @@ class Add(Step):
         return self.tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gated(Step):
     """activation(gate) x up: the product's n columns become n / 2. "silu" makes swiglu, "gelu" and "gelu_tanh" geglu.
 
     `split`: of column c of out gate and up are columns 2 c and 2 c + 1, or with "halves" c and n / 2 + c.
+    `up`: where gate and up are two weights, the other one: b makes the gates then, `up` what they gate, and the product
+    that steps meet is that of the two side by side, in halves: b has half of its columns, out as many as b.
+    Shapes: `up` is as b, (k, n / 2), and lies as b does: same type and strides. Both begin at multiples of 16 bytes.
     """
 
     activation: Activation = "silu"
     split: Split = "halves"
+    up: Any | None = None
     kind = "gated"
 
     def __post_init__(self) -> None:
         _checked_word("activation", self.activation, ("silu", "gelu", "gelu_tanh", "relu"))
         _checked_word("split", self.split, ("interleaved", "halves"))
+        if self.up is not None and self.split != "halves":
+            raise UnsupportedError(
+                asked=f"split = {self.split!r} of gate and up in two arrays",
+                rule="b and `up` are the halves of the columns",
+                works="leave split or up out",
+            )
 
     @property
     def option(self) -> str:  # type: ignore[override]
-        return f"{self.activation} {self.split}"
+        return f"{self.activation} {self.split if self.up is None else 'apart'}"
+
+    @property
+    def array(self) -> Any | None:
+        return self.up
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Gated) and self.option == other.option and self.up is other.up
+
+    def __hash__(self) -> int:
+        return hash(self.option)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tilewright.batching import Matrices
-from tilewright.epilogue_form import REDUCED, WITHOUT_ARRAY, WRITTEN, ArrayForm, Form, StepForm, check_kinds
-from tilewright.errors import LayoutError, ShapeError, UnsupportedError
+from tilewright.epilogue_form import REDUCED, UP, WRITTEN, ArrayForm, Form, StepForm, check_kinds, takes_array
+from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.problem import Problem
 from tilewright.tensor import Location, Rows, View, overlap
 from tilewright.tma import MAX_PITCH_BYTES, TMA_ALIGNMENT_BYTES
@@ -30,6 +30,11 @@ class Fusing:
         return any(kind == "gated" for kind, _ in self.structure)
 
     @property
+    def is_apart(self) -> bool:
+        """Whether gate and up are two b, each with half of the product's columns."""
+        return any(kind == "gated" and takes_array(kind, option) for kind, option in self.structure)
+
+    @property
     def needs_its_columns(self) -> bool:
         """Whether more columns would be another epilogue: of a gate, or where the columns of a row make one value."""
         return any(kind == "gated" or kind in REDUCED for kind, _ in self.structure)
@@ -38,7 +43,7 @@ class Fusing:
         """(index, kind, option, view) of each step."""
         views = iter(self.views)
         for index, (kind, option) in enumerate(self.structure):
-            yield index, kind, option, None if kind in WITHOUT_ARRAY else next(views)
+            yield index, kind, option, next(views) if takes_array(kind, option) else None
 
 
 def _is_row(kind: str, option: str) -> bool:
@@ -46,11 +51,11 @@ def _is_row(kind: str, option: str) -> bool:
 
 
 def folded_shape(shape: tuple[int, ...], fusing: Fusing | None) -> tuple[int, ...]:
-    """The shape of out for a product of this shape.
+    """The shape of out for a product of this shape, a times b.
 
     Raises: ShapeError: an odd number of columns that come in pairs.
     """
-    if fusing is None or not fusing.is_gated:
+    if fusing is None or not fusing.is_gated or fusing.is_apart:
         return shape
     if shape[-1] % 2:
         raise ShapeError(
@@ -61,35 +66,64 @@ def folded_shape(shape: tuple[int, ...], fusing: Fusing | None) -> tuple[int, ..
     return (*shape[:-1], shape[-1] // 2)
 
 
-def strides_of(
-    fusing: Fusing, shape: tuple[int, ...], dims: tuple[int, int], location: Location
-) -> tuple[tuple[int, ...], ...]:
-    """The strides of each array as a broadcast one of the product's size, after all that can be said before batches are
-    folded.
+def strides_of(fusing: Fusing, shape: tuple[int, ...], a_dims: int, b: View) -> tuple[tuple[int, ...], ...]:
+    """The strides of each array but a gate's other b, as a broadcast one of the product's size, after all that can be
+    said before batches are folded.
 
-    Shapes: `shape` (*batch, m, n) is the product's, `dims` the dimensions of a and b.
-    Raises: ShapeError, LayoutError, UnsupportedError: steps that are not served, an array that no step takes.
+    Shapes: `shape` (*batch, m, n) is that of a times b.
+    Raises: ShapeError, DTypeError, LayoutError, UnsupportedError: steps that are not served, an array that no step
+    takes.
     """
-    if min(dims) < 2:
+    if min(a_dims, len(b.shape)) < 2:
         raise ShapeError(
-            asked=f"an epilogue of a product whose a has {dims[0]} and whose b has {dims[1]} dimensions",
+            asked=f"an epilogue of a product whose a has {a_dims} and whose b has {len(b.shape)} dimensions",
             rule="an epilogue meets rows and columns, which a vector has not both",
             works="pass a[None] or b[:, None]",
         )
     check_kinds(kind for kind, _ in fusing.structure)
     found = []
-    width = shape[-1]
+    width = shape[-1] * (2 if fusing.is_apart else 1)
     for _, kind, option, view in fusing.steps():
         if kind == "row_amax" and width == 0:
             raise ShapeError(
                 asked="the largest magnitude of rows without a column", rule="there is none", works="pass n > 0"
             )
         if view is not None:
-            _check_view(kind, view, location)
-            found.append(_broadcast(kind, option, view, (*shape[:-1], width)))
+            _check_view(kind, view, b.location)
         if kind == "gated":
             width //= 2
+            if view is not None:
+                _check_up(view, b)
+        elif view is not None:
+            found.append(_broadcast(kind, option, view, (*shape[:-1], width)))
     return tuple(found)
+
+
+def _check_up(up: View, b: View) -> None:
+    """Raises ShapeError, DTypeError, LayoutError: a gate's other b that does not lie as b does."""
+    works = "pass one b with both side by side, in halves: Gated(activation) of concatenate((b, up), -1)"
+    if up.shape != b.shape:
+        raise ShapeError(
+            asked=f"b {tuple(b.shape)} and the up of its gates {tuple(up.shape)}",
+            rule="each column of b is the gate of one of up's: their shapes are the same",
+            works="pass an up of b's shape",
+        )
+    if up.dtype != b.dtype:
+        raise DTypeError(
+            asked=f"b of {b.dtype} and the up of its gates of {up.dtype}", rule="both have one type", works="cast one"
+        )
+    if 0 in b.shape:
+        return
+    reaches = [extent > 1 for extent in b.shape]
+    if any(is_walked and own != other for is_walked, own, other in zip(reaches, up.strides, b.strides, strict=True)):
+        raise LayoutError(asked=f"b {b} and the up of its gates {up}", rule="both have the same strides", works=works)
+    for name, view in (("b", b), ("the up of its gates", up)):
+        if view.address % TMA_ALIGNMENT_BYTES:
+            raise LayoutError(
+                asked=f"{name} at address {view.address:#x}, beside a gate's other b",
+                rule=f"b and up are read where they lie, from multiples of {TMA_ALIGNMENT_BYTES} bytes on",
+                works=works,
+            )
 
 
 def _check_view(kind: str, view: View, location: Location) -> None:
@@ -139,10 +173,11 @@ def form_of(fusing: Fusing, held: Matrices) -> Form:
     Raises: LayoutError: an array without a contiguous dimension, or one that is written and overlaps itself.
     """
     steps = []
-    width, number = held.n, 0
+    columns = held.n * (2 if fusing.is_apart else 1)
+    width, number = columns, 0
     for _, kind, option, view in fusing.steps():
         array = None
-        if view is not None:
+        if view is not None and kind != "gated":
             batch = held.further_batch(number)
             strides = _contiguous(kind, option, view, held.further[number], (held.m, width))
             array = ArrayForm(
@@ -158,7 +193,7 @@ def form_of(fusing: Fusing, held: Matrices) -> Form:
         if kind == "gated":
             width //= 2
         steps.append(StepForm(kind=kind, option=option, array=array))  # type: ignore[arg-type]  # kinds of steps
-    return Form(tuple(steps)).apart_where_halves_are_odd(held.n)
+    return Form(tuple(steps)).unpaired_where_halves_are_odd(columns)
 
 
 def _contiguous(
@@ -255,6 +290,14 @@ def check_fused(problem: Problem, addresses: tuple[int, ...]) -> None:
     own: list[tuple[str, Rows, bool]] = []
     width, places = problem.n, iter(addresses[3:])
     for step in form.steps:
+        if step.kind == "gated" and takes_array(step.kind, step.option):
+            product[UP] = Rows(_checked_up_address(next(places), problem), *held["b"])
+            if overlap(product[UP], product["out"]):
+                raise LayoutError(
+                    asked="out that shares memory with the up of its gates",
+                    rule="up is still read while out is written",
+                    works="pass an out of its own",
+                )
         if step.array is not None:
             address = next(places)
             _check_address(step.kind, step.array, address)
@@ -271,7 +314,7 @@ def check_fused(problem: Problem, addresses: tuple[int, ...]) -> None:
         if step.kind == "gated":
             width //= 2
     for index, (kind, rows, is_written) in enumerate(own):
-        others = [*((name, product[name], False) for name in ("a", "b")), *own[:index]]
+        others = [*((name, rows, False) for name, rows in product.items() if name != "out"), *own[:index]]
         for other, memory, other_is_written in others:
             if (is_written or other_is_written) and overlap(rows, memory):
                 raise LayoutError(
@@ -279,6 +322,16 @@ def check_fused(problem: Problem, addresses: tuple[int, ...]) -> None:
                     rule="what an epilogue writes is read and written by nothing else",
                     works="pass arrays of their own",
                 )
+
+
+def _checked_up_address(address: int, problem: Problem) -> int:
+    if (address == 0 or address % TMA_ALIGNMENT_BYTES) and not problem.is_empty:
+        raise LayoutError(
+            asked=f"the up of gates at address {address:#x}",
+            rule=f"it begins at a multiple of {TMA_ALIGNMENT_BYTES} bytes, and not at 0",
+            works="pass an array that was allocated as such",
+        )
+    return address
 
 
 def _check_address(kind: str, array: ArrayForm, address: int) -> None:

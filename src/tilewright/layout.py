@@ -55,7 +55,6 @@ def problem_of(
     else:
         _check_out(out, shape)
         out_type, out_align, out_strides = out.dtype, alignment_of(out.address), out.strides
-    dims = len(a.shape), len(b.shape)
 
     def is_fused_alike(matrices: Matrices) -> bool:
         """Whether columns that make one value are still the same, and arrays of an epilogue still lie as steps read
@@ -68,7 +67,7 @@ def problem_of(
             return False
         return not fusing.needs_its_columns or matrices.n == given.n
 
-    further = () if fusing is None else strides_of(fusing, whole, dims, a.location)
+    further = () if fusing is None else strides_of(fusing, whole, len(a.shape), b)
     given = broadcast((a.shape, a.strides), (b.shape, b.strides), (whole, out_strides), further)
     if given.is_empty:  # no element of a or b is read: their strides mean nothing
         held = simplified(given.with_a_like_out(), lambda matrices: _is_written(matrices) and is_fused_alike(matrices))
@@ -90,7 +89,7 @@ def problem_of(
     return checked(
         Problem(
             m=held.m,
-            n=held.n,
+            n=held.n * (2 if fusing is not None and fusing.is_apart else 1),
             k=held.k,
             dtype=dtype,
             out_dtype=out_type,

@@ -167,6 +167,8 @@ class Rules(Tiling):
             for step in form.steps
             if step.kind not in self.steps
         ]
+        if form.split == "apart" and self.slices > 1:
+            found.append(f"slices = {self.slices} of gate and up in two arrays: slices are a batch of one b")
         if form.is_gated and self.slices == 1:  # sums of slices are gated where they are added up
             found += self._gated_violations(problem)
         return found

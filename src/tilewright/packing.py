@@ -97,7 +97,9 @@ def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...
     steps, columns = [], n
     for step in as_epilogue(epilogue).steps:
         array = None
-        if step.array is not None:
+        if step.kind == "gated" and step.array is not None:
+            array_dtype(step.array)
+        elif step.array is not None:
             is_row = step.option == "row" or step.kind in REDUCED
             is_vector = is_row or step.option == "column"
             strides = (1, 0) if is_row else (0, 1) if is_vector else (n, 1)
@@ -110,7 +112,7 @@ def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...
         if step.kind == "gated":
             n //= 2
         steps.append(StepForm(kind=step.kind, option=step.option, array=array))
-    return Form(tuple(steps)).apart_where_halves_are_odd(columns)
+    return Form(tuple(steps)).unpaired_where_halves_are_odd(columns)
 
 
 def _round_up(value: int, step: int) -> int:

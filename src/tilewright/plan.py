@@ -21,7 +21,7 @@ from tilewright.choice import choose
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.emulated_time import LIMIT_S, affordable, emulated_s, too_long
-from tilewright.epilogue_form import REDUCED
+from tilewright.epilogue_form import REDUCED, UP
 from tilewright.errors import UnsupportedError
 from tilewright.explain import Copies, Explanation, Sums
 from tilewright.fusing import Fusing, folded_shape, rows_of
@@ -231,7 +231,7 @@ class Plan(Runner):
             arguments = with_inputs_exchanged(arguments)
         names = {name: repack.scratch_name(name) for name in copied}
         if has_no_sums(self.problem):
-            names = {"a": ZEROS, "b": ZEROS}
+            names = {"a": ZEROS, "b": ZEROS, UP: ZEROS}
         return with_operands_named(arguments, names)
 
     def explain(self) -> Explanation:

@@ -192,8 +192,14 @@ class Problem:
 
     @property
     def gates(self) -> str:
-        """How columns that an epilogue gates lie, "interleaved" or "halves"; "" where none is gated."""
+        """How columns that an epilogue gates lie: "interleaved", "halves", or "apart", the halves in two b; "" where
+        none is gated."""
         return "" if self.epilogue is None else self.epilogue.split
+
+    @property
+    def b_n(self) -> int:
+        """Columns of b: n, or half of them where gate and up are two b that lie alike."""
+        return self.n // 2 if self.gates == "apart" else self.n
 
     @property
     def gate_refusals(self) -> tuple[str, ...]:
@@ -207,7 +213,7 @@ class Problem:
             found.append(
                 "interleaved columns of an n-contiguous b are no rows that TMA reads; use halves, or a k-contiguous b"
             )
-        elif self.b_major == "n" and self.n // 2 * self.dtype.size % TMA_ALIGNMENT_BYTES:
+        elif self.b_major == "n" and self.gates == "halves" and self.n // 2 * self.dtype.size % TMA_ALIGNMENT_BYTES:
             found.append(
                 f"the second half of an n-contiguous b begins {self.n // 2} elements on, which is no multiple of "
                 f"{TMA_ALIGNMENT_BYTES} bytes; use a k-contiguous b"
@@ -245,7 +251,7 @@ class Problem:
 
     def rows_of(self, operand: str) -> tuple[int, int]:
         """(rows, elements of a row) of one matrix of "a", "b" or "out" as it lies in memory."""
-        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.n, "k": self.k}
+        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.b_n, "k": self.k}
         major = getattr(self, f"{operand}_major")
         other = next(name for name in {"a": "mk", "b": "kn", "out": "mn"}[operand] if name != major)
         return extents[other], extents[major]
@@ -253,7 +259,7 @@ class Problem:
     def strided(self, operand: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shape and strides, in elements, of "a" (*batch, m, k), "b" (*batch, k, n) or "out" (*batch, m, n)."""
         rows, columns = {"a": ("m", "k"), "b": ("k", "n"), "out": ("m", "n")}[operand]
-        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.n, "k": self.k}
+        extents = {"m": self.m, "n": self.out_n if operand == "out" else self.b_n, "k": self.k}
         pitch = getattr(self, f"{operand}_pitch")
         matrix = (pitch, 1) if getattr(self, f"{operand}_major") == columns else (1, pitch)
         return (*self.batch, extents[rows], extents[columns]), (*getattr(self, f"{operand}_batch"), *matrix)
@@ -367,6 +373,7 @@ def checked(problem: Problem) -> Problem:
     if not problem.is_empty:
         _check_input("a", problem)
         _check_input("b", problem)
+        _check_apart(problem)
     if 0 not in (problem.m, problem.n, *problem.batch):  # out is written also where k is 0
         _check_out(problem)
     return problem
@@ -383,6 +390,17 @@ def _check_epilogue(problem: Problem, form: Form) -> None:
             asked=f"a gated epilogue of n = {problem.n} columns",
             rule="half of the columns are gates and half are gated",
             works="pass a b with an even number of columns",
+        )
+
+
+def _check_apart(problem: Problem) -> None:
+    """Raises LayoutError: gate and up in two arrays that would have to be copied first."""
+    if problem.gates == "apart" and "b" in problem.repacked:
+        raise LayoutError(
+            asked=f"gate and up in two arrays with {problem.b_pitch} {problem.dtype} elements between rows",
+            rule=f"both are read where they lie: they begin, as their rows do, at multiples of {TMA_ALIGNMENT_BYTES} "
+            "bytes",
+            works="pass one b with both side by side, in halves, which is copied where it has to be",
         )
 
 

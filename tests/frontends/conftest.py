@@ -11,7 +11,7 @@ import pytest
 
 from fakes import FakeCompiler, HostBackend
 from tilewright.dispatch import Dispatcher
-from tilewright.epilogue import as_epilogue, evaluate
+from tilewright.epilogue import as_epilogue, evaluate, whole_b
 
 
 @dataclass
@@ -36,7 +36,7 @@ class FastDispatcher(Dispatcher):
             self.plan(a, b, out, epilogue=epilogue)
             self.planned.add(key)
         self.host().count("fused")
-        sums = a.astype(np.float64) @ b.astype(np.float64)
+        sums = a.astype(np.float64) @ whole_b(b, epilogue).astype(np.float64)
         for matrix in np.ndindex(sums.shape[:-2]):
             found = evaluate(epilogue, sums[matrix], sums[matrix] * 0, matrix)
             out[matrix] = found.out.value.astype(out.dtype)

@@ -229,7 +229,8 @@ REFUSED = {
     "another activation": ((quarters(4, 8), whole(14, 8)), {"activation": "elu"}, UnsupportedError, "gelu_tanh"),
     "another split": ((quarters(4, 8), whole(14, 8)), {"split": "thirds"}, UnsupportedError, "'interleaved', 'halves'"),
     "a split that is none": ((quarters(4, 8), whole(14, 8)), {"split": 2}, UnsupportedError, "interleaved"),
-    "no tensor": ((quarters(4, 8), [1.0]), {}, UnsupportedError, "pass a tensor"),
+    "no tensor": ((quarters(4, 8), 1.0), {}, UnsupportedError, "pass a tensor"),
+    "a list": ((quarters(4, 8), [1.0]), {}, UnsupportedError, "a pair is of gate and up"),
 }
 
 

@@ -127,6 +127,7 @@ class AmpereFamily:
             "A_IN_PIECES": own.is_in_pieces(problem, "a"),
             "B_IN_PIECES": own.is_in_pieces(problem, "b"),
             "B_FOLD": own.b_fold(problem),
+            "B_APART": problem.gates == "apart",
             "B_STEP": 2 if own.b_fold(problem) == 2 and problem.gates == "interleaved" else 1,
             "BATCH_DIMS": batch_dims(problem),
             "OUT_IN_CHUNKS": problem.out_through_tma,  # TMA's rule: whole chunks of 16 bytes, or padding behind a row

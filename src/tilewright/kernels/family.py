@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from tilewright.backends.base import Argument, IntArgument, IntsArgument, Launch, StructArgument
+from tilewright.backends.base import Argument, Launch, MapArgument, PointerArgument, StructArgument
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.errors import ConfigError
@@ -60,13 +60,16 @@ def with_inputs_exchanged(arguments: tuple[Argument, ...]) -> tuple[Argument, ..
 
 
 def with_operands_named(arguments: tuple[Argument, ...], names: Mapping[str, str]) -> tuple[Argument, ...]:
-    """The arguments with other names for some operands; an epilogue's keep theirs."""
-    return tuple(
-        argument
-        if isinstance(argument, IntArgument | IntsArgument | StructArgument)
-        else dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
-        for argument in arguments
-    )
+    """The arguments with other names for some operands; what an epilogue reads and writes keeps its own."""
+    return tuple(_named(argument, names) for argument in arguments)
+
+
+def _named(argument: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(argument, StructArgument):
+        return dataclasses.replace(argument, parts=tuple(_named(part, names) for part in argument.parts))
+    if isinstance(argument, MapArgument | PointerArgument):
+        return dataclasses.replace(argument, operand=names.get(argument.operand, argument.operand))
+    return argument
 
 
 def own_config(config: Config, kind: type[ConfigT]) -> ConfigT:

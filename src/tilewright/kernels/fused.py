@@ -14,7 +14,7 @@ from tilewright.backends.base import (
     PointerArgument,
     StructArgument,
 )
-from tilewright.epilogue_form import WRITTEN, ArrayForm, Form, StepForm, array_name, number_name
+from tilewright.epilogue_form import UP, WRITTEN, ArrayForm, Form, StepForm, array_name, number_name
 from tilewright.kernels.family import filled
 from tilewright.problem import Problem
 
@@ -31,9 +31,11 @@ def header(form: Form) -> str:
     members, readers, starts, lines = [], [], [], []
     ends: list[str] = []
     fetches: list[str] = []
-    gate = form.split  # of the steps before the one that gates
+    gate = form.order  # of the steps before the one that gates
     for index, step in enumerate(form.steps):
         if step.kind == "gated":
+            if form.split == "apart":
+                members.append(f"    const void* {UP};  // the Ampere family's; the Hopper family has a map of it")
             act = step.option.split()[0]  # the functions are called as the words are
             lines += [
                 "#pragma unroll",
@@ -182,6 +184,8 @@ def argument(problem: Problem) -> Argument:
             parts.append(NumberArgument(number_name(index)))
         if step.kind == "gated":
             width //= 2
+            if form.split == "apart":
+                parts.append(PointerArgument(UP, problem.extent_bytes["b"], granule_bytes=16))
     return StructArgument(NAME, tuple(parts) or (IntArgument("unused", 0, 8),))
 
 

@@ -18,6 +18,7 @@ from tilewright.backends.base import (
 from tilewright.config import Config
 from tilewright.device import Device
 from tilewright.dtypes import DType
+from tilewright.epilogue_form import UP
 from tilewright.kernels import fused, sums, trials
 from tilewright.kernels.family import batch_dims, filled, group_rows, with_inputs_exchanged, with_operands_named
 from tilewright.kernels.fitted import crossing_space, fitted_space, high_space
@@ -311,8 +312,8 @@ def _b_map(problem: Problem, config: Config, box_rows: int) -> TensorMap:
 
 
 def _b_halves(problem: Problem, config: Config) -> tuple[MapArgument, MapArgument]:
-    """The columns of b that gate and those that are gated, each for one half of a tile: every second one, or one half
-    of b and the other. So what lies behind the last of one is not the first of the other, but zeros."""
+    """The columns of b that gate and those that are gated, each for one half of a tile: every second one, one half of b
+    and the other, or two b. So what lies behind the last of one is not the first of the other, but zeros."""
     form = problem.epilogue
     assert form is not None
     step = 2 if form.split == "interleaved" else 1
@@ -323,6 +324,8 @@ def _b_halves(problem: Problem, config: Config) -> tuple[MapArgument, MapArgumen
     further = 1 if step == 2 else problem.out_n  # columns from the first to the first of the others
     offset_bytes = further * (problem.b_pitch if k_contiguous else 1) * problem.dtype.size
     tensor_map = _b_map(columns, config, config.b_box_rows(problem))
+    if form.split == "apart":
+        return MapArgument("b", tensor_map), MapArgument(UP, tensor_map)
     return MapArgument("b", tensor_map), MapArgument("b", tensor_map, offset_bytes)
 
 

@@ -15,6 +15,8 @@ from tilewright.epilogue_steps import Activation, Split
 from tilewright.errors import ShapeError, UnsupportedError
 from tilewright.frontends.torch import eager, gradients, ops, products
 
+Pair = tuple[Tensor, Tensor]  # of gate and of up
+
 _NO_KERNEL = (
     AttributeError,
     NotImplementedError,
@@ -173,30 +175,51 @@ def linear_around(
 
 def gated_linear(
     x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
+    weight: Tensor | Pair,
+    bias: Tensor | Pair | None = None,
     *,
     activation: Activation = "silu",
     split: Split = "halves",
-    main_grad: Tensor | None = None,
+    main_grad: Tensor | Pair | None = None,
 ) -> Tensor:
     """activation(gate) up in one kernel, gate and up being parts of x weight^T + bias: "silu" makes swiglu, "gelu" and
     "gelu_tanh" geglu, "relu" reglu.
 
     Shapes: x (..., k), weight (2 n, k), bias (2 n,), the result (..., n), row-major. `split`: weight's first n rows
     make the gates and the last n what they gate ("halves"), or rows 2 c and 2 c + 1 make both of column c
-    ("interleaved"). `main_grad`: as in linear().
-    Raises: as linear(); ShapeError: a weight of an odd number of rows.
+    ("interleaved"). Or weight is a pair of two, (n, k) each, of gate and up, and so are bias and main_grad: where both
+    weights lie alike, at multiples of 16 bytes, as modules have them, neither is copied. `main_grad`: as in linear().
+    Raises: as linear(); ShapeError: a weight of an odd number of rows, a pair of unlike ones.
     Cost: through torch.library. Where a gradient is wanted the kernel also stores gate and up, rounded: 2 n elements a
     row, kept for the backward, which multiplies twice and makes of them the product's gradient by torch's own kernels.
     """
+    own, up = _pair("weight", weight)
+    own_bias, up_bias = _pair("bias", bias)
+    total, up_total = _pair("main_grad", main_grad)
     try:
-        return ops.gated_linear(x, weight, bias, main_grad, activation, split)
+        return ops.gated_linear(x, own, own_bias, total, activation, split, up, up_bias, up_total)
     except _NO_KERNEL:
-        given = {name: value for name, value in (("bias", bias), ("main_grad", main_grad)) if value is not None}
-        _check_tensors("gated_linear", x=x, weight=weight, **given)
+        named = {"bias": own_bias, "main_grad": total, "up": up, "up's bias": up_bias, "up's main_grad": up_total}
+        given = {name: value for name, value in named.items() if value is not None}
+        _check_tensors("gated_linear", x=x, weight=own, **given)
         products.check_gate(activation, split)
         raise
+
+
+def _pair(name: str, value: Tensor | Pair | None) -> tuple[Tensor | None, Tensor | None]:
+    """Both of a pair, or one and None.
+
+    Raises: UnsupportedError: another number than two.
+    """
+    if not isinstance(value, tuple | list):
+        return value, None
+    if len(value) != 2:
+        raise UnsupportedError(
+            asked=f"gated_linear with {len(value)} tensors for {name}",
+            rule="a pair is of gate and up",
+            works=f"pass one tensor for both, or ({name} of gate, {name} of up)",
+        )
+    return value[0], value[1]
 
 
 def addmm(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -81,7 +82,10 @@ def _save_linear(
     ctx.needs = tuple(needs[:2])
     ctx.bias_dtype = bias.dtype if bias is not None and rest[0] else None  # None: no gradient is asked for
     ctx.activation = activation
-    ctx.main_grad = main_grad  # not saved: several backwards write it in turn, and none reads what another one saved
+    ctx.main_grad, ctx.other = (
+        main_grad,
+        None,
+    )  # not saved: several backwards write it in turn, and none reads what another one saved
 
 
 def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -95,13 +99,33 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 def _gated_linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """Rounds where torch's unfused expression does, once for each of its operations."""
+    if ctx.other is not None:
+        return _gated_apart_backward(ctx, grad)
     x, weight, bias, pre = ctx.saved_tensors
     if torch.is_grad_enabled():
         pre = _pre_again(x, weight, bias)
-    gate, up = products.parted(pre, ctx.split)
-    grad_gate = _ACTIVATION_GRADIENTS[ctx.activation](grad * up, gate)
-    grad_up = grad * products.ACTIVATIONS[ctx.activation](gate)
-    return *_operand_gradients(ctx, products.joined(grad_gate, grad_up, ctx.split), x, weight), None
+    grads = _gate_gradients(ctx.activation, grad, *products.parted(pre, ctx.split))
+    return *_operand_gradients(ctx, products.joined(*grads, ctx.split), x, weight), None
+
+
+def _gated_apart_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    """The same of two weights: either with its own gradient, and that of x of both, added in the second product."""
+    x, weight, bias, pre, up_weight, up_bias = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        gate, up = _pre_again(x, weight, bias), _pre_again(x, up_weight, up_bias)
+    else:
+        gate, up = products.parted(pre, ctx.split)
+    grad_gate, grad_up = _gate_gradients(ctx.activation, grad, gate, up)
+    grad_x, *of_gate = _operand_gradients(ctx, grad_gate, x, weight)
+    _, *of_up = _operand_gradients(ctx.other, grad_up, x, up_weight)
+    if grad_x is not None:
+        grad_x = ops.addmm(ops.rows(grad_x), ops.rows(grad_up), up_weight).reshape(grad_x.shape)
+    return grad_x, *of_gate[:2], None, None, None, *of_up[:2], None
+
+
+def _gate_gradients(activation: str, grad: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of gate and up, from that of activation(gate) up."""
+    return _ACTIVATION_GRADIENTS[activation](grad * up, gate), grad * products.ACTIVATIONS[activation](gate)
 
 
 def _operand_gradients(ctx: Any, grad: Tensor, x: Any, weight: Any) -> tuple[Tensor | None, ...]:
@@ -262,17 +286,39 @@ def _run_gated_linear(
     main_grad: Tensor | None = None,
     activation: str = "silu",
     split: str = "halves",
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    up_main_grad: Tensor | None = None,
 ) -> Tensor:
     """The forward of an ops.gated_linear() that records, which keeps gate and up."""
     out: Tensor
     if torch._C._are_functorch_transforms_active():  # as in _run_linear()
         pre: Tensor = _linear_below(keyset, x, weight, bias)
+        if up is not None:
+            pre = products.joined(pre, _linear_below(keyset, x, up, up_bias), split)
         out = products.gated(pre, activation, split)
     else:
-        out, pre = _gated_linear_and_pre_below(keyset, x, weight, bias, activation, split)
-    _save_linear(ctx, _needs(keyset, ctx), x, weight, bias, main_grad, activation, pre)
+        out, pre = _gated_linear_and_pre_below(keyset, x, weight, bias, activation, split, up, up_bias)
+    needs = _needs(keyset, ctx)
+    _save_linear(ctx, needs, x, weight, bias, main_grad, activation, pre)
     ctx.split = split
+    if up is not None:
+        _save_up(ctx, needs, x, up, up_bias, up_main_grad)
     return out
+
+
+def _save_up(
+    ctx: Any, needs: Sequence[bool], x: Tensor, up: Tensor, up_bias: Tensor | None, up_main_grad: Tensor | None
+) -> None:
+    """What the second weight of a gate needs, behind what the first one has kept."""
+    needs_x, needs_up = needs[0], needs[6]
+    if torch._C._are_functorch_transforms_active():
+        needs_x = needs_up = True
+    own_x, *kept = ctx.to_save
+    keeps_up = needs_x or needs_up
+    ctx.save_for_backward(x if needs_up else own_x, *kept, up if keeps_up else None, up_bias)
+    bias_dtype = up_bias.dtype if up_bias is not None and needs[7] else None
+    ctx.other = SimpleNamespace(needs=(False, needs_up), bias_dtype=bias_dtype, main_grad=up_main_grad)
 
 
 def _needs(keyset: Any, ctx: Any) -> Sequence[bool]:
@@ -292,7 +338,7 @@ def _of_defined(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # At least as many as the op of the most arguments has; autograd takes further ones that are None.
-_NO_GRADIENTS = (None,) * 8
+_NO_GRADIENTS = (None,) * 10
 
 
 def _recorder(op: Any, forward: Callable[..., Tensor], backward: Callable[..., Any]) -> Callable[..., Tensor]:

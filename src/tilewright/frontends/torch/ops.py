@@ -8,8 +8,9 @@ product is (products.py).
     matmul_out(a, b, out)                   into out; returns nothing, so that compilers may reuse its memory
     linear(x, weight, bias, main_grad, activation)      activation(x weight^T + bias)
     linear_and_pre(x, weight, bias, activation)         the same, and what the activation was given
-    gated_linear(x, weight, bias, main_grad, activation, split)    activation(gate) up, of x weight^T + bias
-    gated_linear_and_pre(x, weight, bias, activation, split)       the same, and gate and up
+    gated_linear(x, weight, bias, main_grad, activation, split,     activation(gate) up, of x weight^T + bias, or of
+                 up, up_bias, up_main_grad)                         two such, of which `up` makes the second
+    gated_linear_and_pre(x, weight, bias, activation, split, up, up_bias)    the same, and gate and up
     addmm(c, a, b, beta, alpha, out_dtype)  as torch.addmm
     add_weight_grad(grad, x, main_grad)     main_grad += grad^T x, in fp32
 """
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.errors import LayoutError, ShapeError, UnsupportedError
+from tilewright.errors import DTypeError, LayoutError, ShapeError, UnsupportedError
 from tilewright.frontends.torch import products
 
 NAMESPACE = "tilewright"
@@ -37,8 +38,9 @@ for _schema in (
     "linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str? activation=None) -> Tensor",
     "linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation) -> (Tensor, Tensor)",
     "gated_linear(Tensor x, Tensor weight, Tensor? bias=None, Tensor? main_grad=None, str activation='silu', "
-    "str split='halves') -> Tensor",
-    "gated_linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation, str split) -> (Tensor, Tensor)",
+    "str split='halves', Tensor? up=None, Tensor? up_bias=None, Tensor? up_main_grad=None) -> Tensor",
+    "gated_linear_and_pre(Tensor x, Tensor weight, Tensor? bias, str activation, str split, Tensor? up=None, "
+    "Tensor? up_bias=None) -> (Tensor, Tensor)",
     "addmm(Tensor c, Tensor a, Tensor b, float beta=1.0, float alpha=1.0, ScalarType? out_dtype=None) -> Tensor",
     "add_weight_grad(Tensor grad, Tensor x, Tensor(a!) main_grad) -> ()",
 ):
@@ -113,10 +115,46 @@ def _check_linear(
 
 
 def _check_gated_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None, activation: str, split: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    main_grad: Tensor | None,
+    activation: str,
+    split: str,
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    up_main_grad: Tensor | None = None,
 ) -> None:
     _check_linear(x, weight, bias, main_grad)
-    products.check_gate(activation, split, weight.shape[0])
+    if up is None:
+        products.check_gate(activation, split, weight.shape[0])
+        if up_bias is not None or up_main_grad is not None:
+            raise UnsupportedError(
+                asked="a bias or main_grad of up without up",
+                rule="they belong to a second weight",
+                works="pass weight, bias and main_grad for gate and up together, or each as a pair",
+            )
+        return
+    products.check_gate(activation, split)
+    _check_linear(x, up, up_bias, up_main_grad)
+    if weight.shape[0] != up.shape[0]:
+        raise ShapeError(
+            asked=f"weights {tuple(weight.shape)} and {tuple(up.shape)} of gate and up",
+            rule="each row of the one gates a row of the other",
+            works="pass two weights (n, k)",
+        )
+    if split != "halves" or (bias is None) != (up_bias is None) or (main_grad is None) != (up_main_grad is None):
+        raise UnsupportedError(
+            asked=f"gate and up as two weights, with split = {split!r}, "
+            f"{sum(each is not None for each in (bias, up_bias))} biases and "
+            f"{sum(each is not None for each in (main_grad, up_main_grad))} main_grads",
+            rule="they are the halves of the columns, and both have a bias, or a main_grad, or none has",
+            works="leave split out, and pass biases and main_grads as pairs",
+        )
+    if bias is not None and up_bias is not None and bias.dtype != up_bias.dtype:
+        raise DTypeError(
+            asked=f"biases of {bias.dtype} and {up_bias.dtype}", rule="both have one type", works="cast one of them"
+        )
 
 
 def _check_main_grad(main_grad: Tensor, rows: int, columns: int) -> None:
@@ -203,21 +241,35 @@ def _gated_linear(
     main_grad: Tensor | None = None,
     activation: str = "silu",
     split: str = "halves",
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    up_main_grad: Tensor | None = None,
 ) -> Tensor:
-    if products.is_on_gpu(x) and main_grad is None:
-        found = products.plain_gated_linear(x, weight, bias, activation, split)
+    if products.is_on_gpu(x) and main_grad is None and up_main_grad is None:
+        found = products.plain_gated_linear(x, weight, bias, activation, split, up, up_bias)
         if found is not None:
             return found
-    _check_gated_linear(x, weight, bias, main_grad, activation, split)
-    return products.gated_linear(x, weight, bias, activation, split)
+    _check_gated_linear(x, weight, bias, main_grad, activation, split, up, up_bias, up_main_grad)
+    return products.gated_linear(x, weight, bias, activation, split, None, up, up_bias)
 
 
 def _gated_linear_and_pre(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    split: str,
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    _check_gated_linear(x, weight, bias, None, activation, split)
-    pre = x.new_empty((*x.shape[:-1], weight.shape[0]))
-    return products.gated_linear(x, weight, bias, activation, split, pre), pre
+    _check_gated_linear(x, weight, bias, None, activation, split, up, up_bias)
+    pre = _pre_like(x, weight, up)
+    return products.gated_linear(x, weight, bias, activation, split, pre, up, up_bias), pre
+
+
+def _pre_like(x: Tensor, weight: Tensor, up: Tensor | None) -> Tensor:
+    """Memory for gate and up, (..., 2 n)."""
+    return x.new_empty((*x.shape[:-1], weight.shape[0] * (1 if up is None else 2)))
 
 
 def _addmm(
@@ -275,16 +327,25 @@ def _fake_gated_linear(
     main_grad: Tensor | None = None,
     activation: str = "silu",
     split: str = "halves",
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    up_main_grad: Tensor | None = None,
 ) -> Tensor:
-    _check_gated_linear(x, weight, bias, main_grad, activation, split)
-    return x.new_empty((*x.shape[:-1], weight.shape[0] // 2))
+    _check_gated_linear(x, weight, bias, main_grad, activation, split, up, up_bias, up_main_grad)
+    return x.new_empty((*x.shape[:-1], weight.shape[0] // 2 if up is None else weight.shape[0]))
 
 
 def _fake_gated_linear_and_pre(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    split: str,
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    out = _fake_gated_linear(x, weight, bias, None, activation, split)
-    return out, x.new_empty((*x.shape[:-1], weight.shape[0]))
+    out = _fake_gated_linear(x, weight, bias, None, activation, split, up, up_bias)
+    return out, _pre_like(x, weight, up)
 
 
 def _fake_addmm(

@@ -121,7 +121,9 @@ def product(
     if is_on_gpu(a) and (out_dtype is None or out_dtype == a.dtype):
         return dispatch.matmul(a, b, epilogue=epilogue)
     shape = out_shape(a.shape, b.shape)
-    if epilogue is not None and any(step.kind == "gated" for step in as_epilogue(epilogue).steps):
+    if epilogue is not None and any(
+        isinstance(step, Gated) and step.up is None for step in as_epilogue(epilogue).steps
+    ):
         shape = (*shape[:-1], shape[-1] // 2)
     out = a.new_empty(shape, dtype=out_dtype or a.dtype)
     _run(a, b, out, epilogue)
@@ -164,17 +166,36 @@ def linear(
 
 
 def gated_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str, pre: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    split: str,
+    pre: Tensor | None = None,
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
 ) -> Tensor:
     """activation(gate) up of x weight^T + bias in a fresh row-major tensor, rounded once.
 
-    Shapes: x (..., k), weight (2 n, k), bias (2 n,), the result (..., n). `pre` (..., 2 n), row-major and of x's type,
-    is filled with gate and up, rounded.
+    Shapes: x (..., k), weight (2 n, k), bias (2 n,), the result (..., n). With `up` (n, k) weight (n, k) makes the
+    gates alone, and either has its bias (n,) or none has: where the two weights lie alike nothing is copied for it but
+    biases. `pre` (..., 2 n), row-major and of x's type, is filled with gate and up, rounded.
     """
     if x.dim() < 2:
-        return gated_linear(x[None], weight, bias, activation, split, None if pre is None else pre[None])[0]
-    held = None if bias is None else _outside_of_autograd(bias).contiguous()
+        above = None if pre is None else pre[None]
+        return gated_linear(x[None], weight, bias, activation, split, above, up, up_bias)[0]
+    held = None if bias is None else _outside_of_autograd(_whole(bias, up_bias)).contiguous()
+    if up is not None:
+        try:
+            return product(x, weight.t(), epilogue=_gating(held, activation, split, pre, _plain(up.t())))
+        except LayoutError:
+            weight = _whole(weight, up)
     return product(x, _partable(weight, split).t(), epilogue=_gating(held, activation, split, pre))
+
+
+def _whole(gate: Tensor, up: Tensor | None) -> Tensor:
+    """Gate and up, one behind the other."""
+    return gate if up is None else torch.cat((gate, up))
 
 
 def _partable(weight: Tensor, split: str) -> Tensor:
@@ -237,14 +258,24 @@ def plain_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str
         return None
 
 
-def plain_gated_linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str) -> Tensor | None:
+def plain_gated_linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    split: str,
+    up: Tensor | None,
+    up_bias: Tensor | None,
+) -> Tensor | None:
     """The same for gated_linear()."""
     dtype = x.dtype
     if dtype not in INPUTS or weight.dtype is not dtype or weight.dim() != 2 or x.dim() < 2:
         return None
-    if bias is not None and bias.dtype is not dtype:
+    if bias is not None and (bias.dtype is not dtype or up is not None):
         return None
     try:
+        if up is not None:
+            return dispatch.matmul(x, weight.t(), epilogue=_gating(None, activation, split, None, up.t()))
         return dispatch.matmul(x, _partable(weight, split).t(), epilogue=_gating(bias, activation, split))
     except RefusalError:
         return None
@@ -263,11 +294,13 @@ def _steps(bias: Tensor | None, activation: str | None, pre: Tensor | None = Non
     return Epilogue(tuple(steps))
 
 
-def _gating(bias: Tensor | None, activation: Any, split: Any, pre: Tensor | None = None) -> Epilogue:
+def _gating(
+    bias: Tensor | None, activation: Any, split: Any, pre: Tensor | None = None, up: Tensor | None = None
+) -> Epilogue:
     before: list[Step] = [] if bias is None else [Bias(bias)]
     if pre is not None:
         before.append(Aux(pre))
-    return Epilogue((*before, Gated(activation, split)))
+    return Epilogue((*before, Gated(activation, split, up)))
 
 
 def product_added(
@@ -360,7 +393,7 @@ def _run(a: Tensor, b: Tensor, out: Tensor, epilogue: Step | Epilogue | None = N
 
 def _on_host(step: Step) -> Step:
     """The step with the CPU tensor that it holds as a NumPy array."""
-    for name in ("vector", "c", "out"):
+    for name in ("vector", "c", "tensor", "out", "up"):
         if (tensor := getattr(step, name, None)) is not None:
             return dataclasses.replace(step, **{name: host_array(tensor)})  # type: ignore[type-var]  # steps are dataclasses
     return step

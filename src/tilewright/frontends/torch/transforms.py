@@ -29,8 +29,8 @@ def _autocasting(op: Any, device: str) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         dtype = torch.get_autocast_dtype(device)
         # A main_grad is where a gradient goes, not an operand.
-        kept = 3 if op in (ops.linear, ops.gated_linear) else None
-        changed = [x if index == kept else cast(x, dtype) for index, x in enumerate(args)]
+        kept = (3, 8) if op in (ops.linear, ops.gated_linear) else ()
+        changed = [x if index in kept else cast(x, dtype) for index, x in enumerate(args)]
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return op(*changed)
 
@@ -119,17 +119,53 @@ def _vmap_gated_linear(
     main_grad: Tensor | None = None,
     activation: str = "silu",
     split: str = "halves",
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
+    up_main_grad: Tensor | None = None,
 ) -> tuple[Tensor, int]:
-    if main_grad is None and all(dim is None for dim in in_dims[1:]):
-        return ops.gated_linear(x.movedim(in_dims[0], 0), weight, bias, None, activation, split), 0
-    pre, _ = _vmap_linear(info, in_dims, x, weight, bias, main_grad)
+    main_grads = (main_grad, up_main_grad)
+    if main_grads == (None, None) and all(dim is None for dim in in_dims[1:]):
+        moved = x.movedim(in_dims[0], 0)
+        return ops.gated_linear(moved, weight, bias, None, activation, split, up, up_bias), 0
+    pre = _vmap_pre(info, in_dims, x, (weight, up), (bias, up_bias), main_grads)
     return products.gated(pre, activation, split), 0
 
 
+def _vmap_pre(
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weights: tuple[Tensor, Tensor | None],
+    biases: tuple[Tensor | None, Tensor | None],
+    main_grads: tuple[Tensor | None, Tensor | None],
+    up_at: int = 6,
+) -> Tensor:
+    """Gate and up, (..., 2 n), the mapped dimension first; `up_at` is the place of the second weight."""
+
+    def one(dims: Any, weight: Tensor, bias: Tensor | None, main_grad: Tensor | None) -> Tensor:
+        if all(dim is None for dim in dims):  # the same for all
+            return ops.linear(x, weight, bias).expand(info.batch_size, *x.shape[:-1], weight.shape[0])
+        return _vmap_linear(info, dims, x, weight, bias, main_grad)[0]
+
+    pre = one(in_dims[:3], weights[0], biases[0], main_grads[0])
+    if weights[1] is None:
+        return pre
+    up_dims = (in_dims[0], *(*in_dims[up_at:], None, None)[:2])
+    return products.joined(pre, one(up_dims, weights[1], biases[1], main_grads[1]), "halves")
+
+
 def _vmap_gated_linear_and_pre(
-    info: Any, in_dims: Any, x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, split: str
+    info: Any,
+    in_dims: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str,
+    split: str,
+    up: Tensor | None = None,
+    up_bias: Tensor | None = None,
 ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    pre, _ = _vmap_linear(info, in_dims[:3], x, weight, bias)
+    pre = _vmap_pre(info, in_dims, x, (weight, up), (bias, up_bias), (None, None), up_at=5)
     return (products.gated(pre, activation, split), pre), (0, 0)
 
 

@@ -62,9 +62,20 @@ static_assert(RING_BYTES + STORE_BYTES + (Config::SPLIT_BARRIER ? 16 : 0) == Con
 struct Operands {
     const void* a;
     const void* b;
+    const void* up;  // the b of what b gates; of any other product not read
     void* out;
     int32_t m, n, k;
 };
+
+// The other b of a gate. A template: what is not gated so has no such member.
+template <class F>
+DEVICE const void* up_of(const F& fused) {
+    if constexpr (Config::B_APART) {
+        return fused.up;
+    } else {
+        return nullptr;
+    }
+}
 
 // The next slot of the ring after the one at this offset.
 DEVICE uint32_t after(uint32_t slot) { return slot + STAGE_BYTES == RING_BYTES ? 0 : slot + STAGE_BYTES; }
@@ -83,7 +94,7 @@ public:
           schedule(the_schedule),
           ring(the_ring),
           a(a_pitch),
-          b(b_pitch * Config::B_STEP, further(b_pitch, the_operands.n)),
+          b(b_pitch * Config::B_STEP, further(the_operands, b_pitch)),
           num_tiles(the_schedule.num_wide()) {
         start_tile();
     }
@@ -112,9 +123,13 @@ public:
     }
 
 private:
-    // Elements of b from a column that gates to the one that it gates: the next, or n / 2 further.
-    DEVICE static int64_t further(int64_t b_pitch, int32_t n) {
-        return (Config::B_STEP == 2 ? 1 : n / 2) * (Config::B_K_MAJOR ? b_pitch : 1);
+    // Elements of b from a column that gates to the one that it gates: the next, or n / 2 further, or to the other b.
+    DEVICE static int64_t further(const Operands& operands, int64_t b_pitch) {
+        if constexpr (Config::B_APART) {
+            return (static_cast<const char*>(operands.up) - static_cast<const char*>(operands.b)) / IN_SIZE;
+        } else {
+            return (Config::B_STEP == 2 ? 1 : operands.n / 2) * (Config::B_K_MAJOR ? b_pitch : 1);
+        }
     }
 
     // Turns to the start of tile `tile_index`; past the last, to a k of which nothing is left.
@@ -247,7 +262,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS, Config::CTAS)
     const int32_t warp_m = warp % Config::WARPS_M * Config::WARP_M, warp_n = warp / Config::WARPS_M * Config::WARP_N;
 
     const TileSchedule schedule(m, n, Walk{group_m, square_m, square_n, num_tiles}, 0);
-    const Operands operands{a, b, out_base, m, n, k};
+    const Operands operands{a, b, up_of(fused), out_base, m, n, k};
     Copies copies(operands, a_pitch, b_pitch, strides, schedule, ring);
     WarpTile warp_tile(warp, lane);
     Meeting meeting(ring + RING_BYTES + STORE_BYTES, lane);

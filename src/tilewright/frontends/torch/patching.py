@@ -2,7 +2,7 @@
 
 A torch.nn.Linear is changed by giving it another class: the module itself stays, and with it its parameters, their
 ties, hooks, optimizer state, names in state_dict, and whatever else refers to it. So a copy, a pickle or a wrapper of
-the model works as before.
+the model works as before. So is a module that holds such layers, where what follows them can be a part of their kernel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import nn
 
 from tilewright import dispatch
 from tilewright.errors import TilewrightError, UnsupportedError
-from tilewright.frontends.torch import products
+from tilewright.frontends.torch import fused_modules, products
+from tilewright.frontends.torch.fusion import CannotFuseError, activation_of, fusion_of
 from tilewright.frontends.torch.modules import PatchedLinear, is_memory
 from tilewright.kernels.catalog import check_supported
 from tilewright.planning import checked_flag
@@ -25,15 +26,20 @@ from tilewright.planning import checked_flag
 class PatchReport:
     """What patch() did: the names of the modules that are tilewright's now, and of those that are not, with the reason.
 
-    The model itself has the name "".
+    The model itself has the name "". `fused`: the modules that compute more than a linear layer in one kernel, each
+    with what; `unfused`: those that hold such layers beside an activation and do not, with the reason.
     """
 
     replaced: tuple[str, ...]
     kept: tuple[tuple[str, str], ...]
+    fused: tuple[tuple[str, str], ...] = ()
+    unfused: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.replaced)} of {len(self.replaced) + len(self.kept)} linear modules run on tilewright"]
         lines += [f"  kept {name or '(the model)'}: {reason}" for name, reason in self.kept]
+        lines += [f"  one kernel in {name or '(the model)'}: {what}" for name, what in self.fused]
+        lines += [f"  not fused {name or '(the model)'}: {reason}" for name, reason in self.unfused]
         return "\n".join(lines)
 
 
@@ -44,12 +50,14 @@ def patch(
     autocast: bool = False,
     accumulates: bool = False,
     emulates: bool = False,
+    fuse: bool = True,
 ) -> PatchReport:
-    """Every torch.nn.Linear of the model that tilewright serves runs on it from now on. In place; unpatch() undoes it.
+    """Every torch.nn.Linear of the model that tilewright serves runs on it from now on, in one kernel with the
+    activation or the gate that follows it where that can be proven. In place; unpatch() undoes it.
 
     `where(name, module)` picks among them. `autocast` True: parameters of float32 too, whose products are 16-bit under
     torch.autocast and torch's outside of it. `accumulates`: see Linear. `emulates` True: modules on the CPU too, on the
-    emulator: for tests of small models.
+    emulator: for tests of small models. `fuse` False: linear layers alone are changed, no module that holds them.
     Results are those of torch but for rounding: a call that tilewright does not serve is torch's.
     Raises: UnsupportedError: no module, a `where` that is no function, an option that is neither True nor False.
     Cost: one walk over the model; kernels are compiled at their first call.
@@ -62,7 +70,7 @@ def patch(
             works='pass where=lambda name, module: name != "head" for instance',
         )
     autocast, accumulates = checked_flag("autocast", autocast), checked_flag("accumulates", accumulates)
-    emulates = checked_flag("emulates", emulates)
+    emulates, fuse = checked_flag("emulates", emulates), checked_flag("fuse", fuse)
     chosen, kept = [], []
     for name, module in model.named_modules():
         if not _is_linear(module):
@@ -80,7 +88,29 @@ def patch(
             module.accumulates = True
         if emulates:
             module.emulates = True
-    return PatchReport(tuple(name for name, _ in chosen), tuple(kept))
+    fused, unfused = _fuse(model) if fuse else ((), ())
+    return PatchReport(tuple(name for name, _ in chosen), tuple(kept), fused, unfused)
+
+
+def _fuse(model: nn.Module) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """The modules whose forward runs as a fusion now, each with what; those that hold a layer and an activation and
+    stay as they are, with the reason."""
+    fused, unfused = [], []
+    for name, module in list(model.named_modules()):
+        own = list(module.children())
+        if fused_modules.is_fused(module) or not any(type(child) is PatchedLinear for child in own):
+            continue
+        try:
+            if "forward" in module.__dict__:
+                raise CannotFuseError("its forward was replaced on the module itself")
+            fusion = fusion_of(module, lambda child: type(child) is PatchedLinear)
+        except CannotFuseError as reason:
+            if any(activation_of(child) is not None for child in own):
+                unfused.append((name, str(reason)))
+            continue
+        fused_modules.fuse(module, fusion)
+        fused.append((name, str(fusion)))
+    return tuple(fused), tuple(unfused)
 
 
 def unpatch(model: nn.Module) -> tuple[str, ...]:
@@ -88,6 +118,8 @@ def unpatch(model: nn.Module) -> tuple[str, ...]:
     _check_model("unpatch", model)
     restored = []
     for name, module in model.named_modules():
+        if fused_modules.is_fused(module):
+            fused_modules.unfuse(module)
         if type(module) is PatchedLinear or _is_derived_by_torch(type(module)):
             for own in ("accumulates", "emulates"):
                 module.__dict__.pop(own, None)

@@ -104,6 +104,28 @@ def test_gated_columns_are_those_of_torch(split: str, batch: tuple[int, ...]) ->
     assert is_right(a, b, out, epilogue)
 
 
+@pytest.mark.parametrize("form", ["chosen", "staggered", "ping-pong", "Ampere"])
+@pytest.mark.parametrize("is_row_major", [False, True], ids=["k-contiguous", "n-contiguous"])
+def test_gate_and_up_of_two_tensors_are_read_where_they_lie(form: str, is_row_major: bool) -> None:
+    config = AmpereConfig(tile_m=64, tile_n=128, tile_k=64, stages=4) if form == "Ampere" else FORMS[form]
+    if form == "staggered":
+        config = Config(tile_m=256, tile_n=192, stages=3, store_slots=1, staggered=True, k_back_and_forth=True)
+    shape = (520, 528) if is_row_major else (528, 520)
+    a, gate, up = values(777, 520), values(*shape, seed=1), values(*shape, seed=2)
+    if not is_row_major:
+        gate, up = gate.t(), up.t()
+    if is_row_major and form == "staggered":
+        config = Config(tile_m=256, tile_n=128, stages=3, store_slots=1, staggered=True)
+    pre = unwritten(777, 1056)
+    epilogue = Bias(values(1056)) | Aux(pre) | Gated("silu", up=up) | Add(values(777, 528))
+    try:
+        out = tilewright.matmul(a, gate, config=config, epilogue=epilogue)
+    except tilewright.errors.ConfigError:  # of what it holds beside its accumulators
+        epilogue = Gated("silu", up=up)
+        out = tilewright.matmul(a, gate, config=config, epilogue=epilogue)
+    assert is_right(a, gate, out, epilogue)
+
+
 CROSSED = [("bfloat16", "float16"), ("float16", "bfloat16"), ("float32", "bfloat16"), ("float32", "float16")]
 CROSSED_FORMS = {
     **{form: FORMS[form] for form in ("chosen", "staggered-tail", "swap", "split")},

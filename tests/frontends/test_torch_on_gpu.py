@@ -7,6 +7,7 @@ backends/test_cuda.py (captures, devices, threads), arrays/test_torch.py (stream
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import resource
@@ -22,6 +23,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import tilewright  # noqa: E402  torch first: without it this file is skipped
+from tilewright.epilogue import RowAmax  # noqa: E402
 
 T = tilewright.torch
 Tensor = Any
@@ -96,6 +98,25 @@ def test_a_gate_and_its_gradients_are_right(shape: tuple[int, int, int], split: 
             assert ((ours.double() - exactly).abs() <= bound + 2**-8 * (exactly.abs() + bound)).all()
 
 
+@pytest.mark.parametrize("shape", [(64, 72, 80), (33, 17, 65), (7, 256, 256), (600, 528, 72)])
+def test_a_gate_of_two_weights_has_the_bits_of_one_that_holds_both(shape: tuple[int, int, int]) -> None:
+    """Its gradients too, but for that of x, a sum of two products that is rounded once more."""
+    m, n, k = shape
+    x, grad = whole(m, k) / 32, whole(m, n, seed=3)
+    weights = [whole(n, k, seed=seed) for seed in (1, 2)]
+    leaves = [t.clone().requires_grad_() for t in (x, *weights)]
+    one = [t.clone().requires_grad_() for t in (x, torch.cat(weights))]
+    out, same = T.gated_linear(leaves[0], leaves[1:]), T.gated_linear(*one)
+    assert torch.equal(out, same)
+    with torch.no_grad():
+        assert torch.equal(T.gated_linear(x, weights), T.gated_linear(x, torch.cat(weights)))
+    out.backward(grad)
+    same.backward(grad)
+    assert torch.equal(torch.cat([leaf.grad for leaf in leaves[1:]]), one[1].grad)
+    off = (leaves[0].grad - one[0].grad).double().norm()
+    assert off <= 2**-7 * one[0].grad.double().norm()
+
+
 def test_opcheck_is_clean_on_the_gpu() -> None:
     """B133."""
     ops = torch.ops.tilewright
@@ -143,6 +164,70 @@ def test_a_patched_model_compiled_by_inductor_is_the_eager_one_within_rounding(m
             assert (ours - theirs).abs().max() <= 0.03 * theirs.abs().max()
 
 
+class Swiglu(torch.nn.Module):
+    def __init__(self, width: int = 256, inner: int = 512) -> None:
+        super().__init__()
+        self.gate, self.up = (torch.nn.Linear(width, inner, bias=False) for _ in range(2))
+        self.down = torch.nn.Linear(inner, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize("kind", [Swiglu, "gelu"])
+def test_a_fused_module_is_as_near_to_float64_as_torch_eager_compiled_and_captured(kind: Any) -> None:
+    torch.manual_seed(0)
+    sizes = (256, 512)
+    plain = (
+        Swiglu()
+        if kind is Swiglu
+        else torch.nn.Sequential(torch.nn.Linear(*sizes), torch.nn.GELU(), torch.nn.Linear(*sizes[::-1]))
+    )
+    plain = plain.to("cuda", BF16)
+    model, double = copy.deepcopy(plain), copy.deepcopy(plain).double()
+    assert len(T.patch(model).fused) == 1
+    x = torch.randn(300, 256, device="cuda", dtype=BF16)
+    right, theirs = gradients(double, x.double()), gradients(plain, x)
+
+    def assert_near(found: list[Tensor]) -> None:
+        for ours, other, exactly in zip(found, theirs, right, strict=True):
+            off, allowed = ((each.double() - exactly).norm() for each in (ours, other))
+            assert off <= 1.1 * allowed + 2**-9 * exactly.norm()
+
+    assert_near(gradients(model, x))
+    torch._dynamo.reset()
+    assert_near(gradients(torch.compile(model, fullgraph=True), x))
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad():
+        model(x)
+        with torch.cuda.graph(graph):
+            out = model(x)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(out, model(x))
+
+
+def test_models_of_transformers_are_fused_and_give_the_same_logits() -> None:
+    """Tiny ones of random weights; the report names the MLP of each layer."""
+    transformers = pytest.importorskip("transformers")
+    sizes: dict[str, Any] = {
+        "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128,
+    }  # fmt: skip
+    for name in ("Llama", "Qwen2", "Mistral", "Phi3"):
+        more = {"pad_token_id": 0} if name == "Phi3" else {}
+        config = getattr(transformers, f"{name}Config")(**sizes, num_key_value_heads=2, **more)
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{name}ForCausalLM")(config).to("cuda", BF16).eval()
+        tokens = torch.randint(1, 128, (2, 40), device="cuda")
+        with torch.no_grad():
+            expected, right = model(tokens).logits, copy.deepcopy(model).float()(tokens).logits
+            report = T.patch(model)
+            assert [layer for layer, _ in report.fused] == [f"model.layers.{index}.mlp" for index in range(2)]
+            found = model(tokens).logits
+        off, allowed = ((each.float() - right).norm() for each in (found, expected))
+        assert off <= 1.1 * allowed + 2**-9 * right.norm()
+
+
 def test_deterministic_algorithms_raise_nothing_and_change_no_bit() -> None:
     model, x = Block(), torch.randn(96, 256, device="cuda", dtype=BF16)
     T.patch(model)
@@ -165,6 +250,13 @@ ENTRIES: dict[str, Callable[..., Tensor]] = {
     "matmul with out": lambda a, b, bias, out: T.matmul(a, b, out=out),
     "linear": lambda a, b, bias, out: T.linear(a, b.t(), bias),
     "addmm": lambda a, b, bias, out: T.addmm(bias, a, b),
+    "linear with an activation": lambda a, b, bias, out: T.linear(a, b.t(), bias, activation="gelu"),
+    "gated_linear": lambda a, b, bias, out: T.gated_linear(a, b.t()),
+    "gated_linear of a pair": lambda a, b, bias, out: T.gated_linear(a, (b.t(), b.t())),
+    "bmm": lambda a, b, bias, out: T.bmm(a[None], b[None]),
+    "an epilogue that zeroes first": lambda a, b, bias, out: tilewright.matmul(
+        a, b, epilogue=RowAmax(torch.empty(A[0], device="cuda"))
+    ),
     "an operand that is copied": lambda a, b, bias, out: T.matmul(a[:, 1:], b[1:]),
     "no sum": lambda a, b, bias, out: T.matmul(a[:, :0], b[:0]),
 }

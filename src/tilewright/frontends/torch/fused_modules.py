@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tilewright.frontends.torch import ops
 from tilewright.frontends.torch.functional import linear_around
-from tilewright.frontends.torch.fusion import FUNCTIONS, Fusion, Stage
+from tilewright.frontends.torch.fusion import FUNCTIONS, Fusion, Stage, meaning_of
 from tilewright.frontends.torch.modules import PatchedLinear, is_served
 
 _ATTRIBUTE = "tilewright_fusion"  # of the module itself: so it is copied and pickled with it
@@ -104,7 +104,7 @@ def _holds(module: nn.Module, fusion: Fusion) -> bool:
         if not activation.is_still(child) or _has_hooks(child) or "forward" in child.__dict__:
             return False
     held = module.__dict__
-    return all(held.get(name) is function for name, function in fusion.functions)
+    return all(name in held and meaning_of(held[name]) == function for name, function in fusion.functions)
 
 
 def _child(module: nn.Module, name: str) -> Any:

@@ -65,8 +65,10 @@ class Activation:
 
     def is_still(self, module: nn.Module) -> bool:
         """Whether the module is this activation still."""
-        held = vars(module)
-        return type(module) is self.kind and all(held.get(name) == value for name, value in self.attributes)
+        if type(module) is not self.kind:
+            return False
+        held = module.__dict__
+        return all(name in held and meaning_of(held[name]) == value for name, value in self.attributes)
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Fusion:
     """A forward as stages, each of which makes one more value; the last one is the result.
 
     `argument`: the name of x. `activations`: the children of that kind that fused stages stand for; `functions`: the
-    same of attributes that are plain functions. `children`: of a Sequential the names of all, in order; else ().
+    attributes that are functions, each with meaning_of() it. `children`: of a Sequential the names of all, in order; else ().
     """
 
     argument: str
@@ -95,6 +97,13 @@ class Fusion:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.fused))
+
+
+def meaning_of(value: Any) -> Any:
+    """What a function is: of a partial, which equals no other, its function and keywords. Any other value is itself."""
+    if isinstance(value, functools.partial):
+        return value.func, tuple(value.keywords.items())
+    return value
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -169,7 +178,7 @@ def _check_straight(module: nn.Module) -> tuple[tuple[str, Any], ...]:
                 raise CannotFuseError(f"its forward calls {name}, of which nothing is known")
         elif instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) and name not in _WORDS:
             if name in held and _is_called(held[name]):
-                functions.append((name, held[name]))
+                functions.append((name, meaning_of(held[name])))
             elif not any(name in owner._modules for owner in module.modules()):
                 raise CannotFuseError(f"its forward reads {name}, which may change")
     return tuple(dict(functions).items())

@@ -13,8 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fakes import FakeCompiler, HostBackend  # noqa: E402
-from tilewright.dispatch import Dispatcher  # noqa: E402
+from fast_host import multiplied_by_numpy  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,12 +59,7 @@ def test_a_ratio_is_ours_over_torchs(monkeypatch: Any) -> None:
 
 
 def test_model_prints_times_and_losses_that_agree(monkeypatch: Any, capsys: Any, tmp_path: Path) -> None:
-    from tilewright.frontends.torch import products
-
-    backend = HostBackend()
-    backend.limit_s, backend.checks = None, False
-    monkeypatch.setattr(sys.modules["tilewright.plan"], "build", FakeCompiler())
-    monkeypatch.setattr(products, "dispatch", Dispatcher(lambda: backend, lambda: backend))
+    backend = multiplied_by_numpy(monkeypatch)
     model = script("model", monkeypatch)
     assert (
         model.main(
@@ -78,3 +72,4 @@ def test_model_prints_times_and_losses_that_agree(monkeypatch: Any, capsys: Any,
     assert [row["pass"] for row in rows if row["part"] == "block"] == ["forward and backward", "forward"]
     assert all(row["apart"] < 0.1 for row in rows if row["part"] == "block")
     assert last["apart"]["tilewright eager"] < 0.01
+    assert backend.counts["fused"] > 0  # gates

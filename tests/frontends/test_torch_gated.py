@@ -1,6 +1,6 @@
 """gated_linear: values and gradients beside float64's, and what becomes of it under compilers, autocast and transforms.
 
-Products are NumPy's (conftest.py) but for the last test, whose are the emulator's.
+Products are NumPy's (fast_host.py) but for the last test, whose are the emulator's.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """gated_linear of two weights: the bits of one weight that holds both, each with its own gradient, and no copy of any.
 
-Products are NumPy's (conftest.py) but for the last test, whose are the emulator's.
+Products are NumPy's (fast_host.py) but for the last test, whose are the emulator's.
 """
 
 from __future__ import annotations

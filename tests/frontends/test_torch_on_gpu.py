@@ -211,7 +211,8 @@ def test_models_of_transformers_are_fused_and_give_the_same_logits() -> None:
     """Tiny ones of random weights; the report names the MLP of each layer."""
     transformers = pytest.importorskip("transformers")
     sizes: dict[str, Any] = {
-        "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128,
+        "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "vocab_size": 128,
     }  # fmt: skip
     for name in ("Llama", "Qwen2", "Mistral", "Phi3"):
         more = {"pad_token_id": 0} if name == "Phi3" else {}

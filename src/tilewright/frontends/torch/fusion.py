@@ -76,7 +76,8 @@ class Fusion:
     """A forward as stages, each of which makes one more value; the last one is the result.
 
     `argument`: the name of x. `activations`: the children of that kind that fused stages stand for; `functions`: the
-    attributes that are functions, each with meaning_of() it. `children`: of a Sequential the names of all, in order; else ().
+    attributes that are functions, each with meaning_of() it. `children`: of a Sequential the names of all, in order;
+    else ().
     """
 
     argument: str

@@ -386,5 +386,6 @@ _process = Dispatcher(_cuda_backend)
 matmul = _process.matmul
 plan = _process.plan
 device_of = _process.device_of
+backend = _process.backend
 clear = _process.clear
 forget_choices = _process.forget_choices

@@ -277,3 +277,38 @@ def test_the_emulator_gates_cpu_tensors_and_stores_what_their_gradients_need(spl
     assert_right(inputs, "silu", split)
     expected = unfused(*(t.double() for t in inputs), split=split)
     torch.testing.assert_close(T.gated_linear(*inputs, split=split).double(), expected, rtol=2**-8, atol=2**-18)
+
+
+def test_plain_eager_tensors_have_the_gradient_of_gate_and_up_in_one_launch(monkeypatch: Any) -> None:
+    """On a GPU. Here the emulator stands in for it, and CPU tensors for its own."""
+    from tilewright.backends.emulated import emulated
+    from tilewright.frontends.torch import eager, gate_gradient
+
+    backend, pitches = emulated("h200"), []
+    of_gate = gate_gradient.of_gate
+
+    def seen(grad: Tensor, *rest: Any) -> Any:
+        found = of_gate(grad, *rest)
+        pitches.append(None if found is None else grad.stride(-2))
+        return found
+
+    monkeypatch.setattr(backend, "device", lambda ordinal: backend.model)  # of CPU tensors it is -1
+    monkeypatch.setattr(gate_gradient, "of_gate", seen)
+    monkeypatch.setattr(gate_gradient, "dispatch", type("D", (), {"backend": staticmethod(lambda: backend)}))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda ordinal: 0, raising=False)
+    monkeypatch.setattr(eager, "is_eager", lambda *tensors: True)
+    x, w = quarters(2, 3, 8), whole(16, 8, seed=1) / 2
+    for grad in (whole(2, 3, 8, seed=9), whole(2, 3, 16, seed=9)[..., :8], whole(2, 8, 3, seed=9).mT):
+        found = []
+        for gated in (T.gated_linear, unfused):
+            leaves = [t.detach().requires_grad_() for t in (x, w)]
+            gated(*leaves).backward(grad)
+            found.append([leaf.grad for leaf in leaves])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=2**-6, atol=2**-4)
+    assert pitches == [8, 16, 1]
+    T.gated_linear(x, whole(14, 8, seed=1).requires_grad_()).sum().backward()  # 7 columns are no chunk
+    assert pitches[-1] is None
+    leaf = x.clone().requires_grad_()
+    torch.autograd.grad(T.gated_linear(leaf, w).sum(), leaf, create_graph=True)  # is differentiated again
+    assert pitches[-1] is None

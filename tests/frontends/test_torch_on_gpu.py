@@ -117,6 +117,24 @@ def test_a_gate_of_two_weights_has_the_bits_of_one_that_holds_both(shape: tuple[
     assert off <= 2**-7 * one[0].grad.double().norm()
 
 
+@pytest.mark.parametrize("split", ["halves", "interleaved"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_the_gradient_of_gate_and_up_is_one_launch_and_as_exact_as_torchs(activation: str, split: str) -> None:
+    from tilewright.frontends.torch import gate_gradient, gradients, products
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    grad, pre = (torch.randn(2, 300, n, device="cuda", generator=generator).to(BF16) for n in (1032, 2064))
+    ours = gate_gradient.of_gate(grad, pre, activation, split)
+    assert ours is not None
+    theirs, right = (
+        products.joined(*gradients._gate_gradients(activation, g, *products.parted(p, split)), split)
+        for g, p in ((grad, pre), (grad.double(), pre.double()))
+    )
+    off, allowed = ((each.double() - right).norm() for each in (ours, theirs))
+    assert off <= allowed
+    assert ((ours.double() - right).abs() <= 2**-8 * right.abs() + 2**-13).all()  # |grad|, |up| below 6
+
+
 def test_opcheck_is_clean_on_the_gpu() -> None:
     """B133."""
     ops = torch.ops.tilewright
@@ -285,8 +303,9 @@ def test_every_entry_point_is_captured_and_replays_with_the_data_of_then(name: s
         assert torch.equal(result, expected)
 
 
-def test_a_training_step_is_captured() -> None:
-    model = Block()
+@pytest.mark.parametrize("kind", [Block, Swiglu])
+def test_a_training_step_is_captured(kind: Any) -> None:
+    model = kind().to("cuda", BF16)
     T.patch(model)
     x = torch.randn(64, 256, device="cuda", dtype=BF16)
     stream = torch.cuda.Stream()

@@ -17,7 +17,7 @@ from torch._functorch.autograd_function import enable_single_level_autograd_func
 from torch.autograd import forward_ad
 
 from tilewright.errors import UnsupportedError
-from tilewright.frontends.torch import eager, ops, products
+from tilewright.frontends.torch import eager, gate_gradient, ops, products
 
 # -- formulas ----------------------------------------------------------------------------------------------------------
 
@@ -100,24 +100,31 @@ def _linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _gated_linear_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    """Rounds where torch's unfused expression does, once for each of its operations."""
+    """In one kernel, rounded once; or of torch's operations, which each round."""
     if ctx.other is not None:
         return _gated_apart_backward(ctx, grad)
     x, weight, bias, pre = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        pre = _pre_again(x, weight, bias)
-    grads = _gate_gradients(ctx.activation, grad, *products.parted(pre, ctx.split))
-    return *_operand_gradients(ctx, products.joined(*grads, ctx.split), x, weight), None
+    of_pre = gate_gradient.of_gate(grad, pre, ctx.activation, ctx.split)
+    if of_pre is None:
+        if torch.is_grad_enabled():
+            pre = _pre_again(x, weight, bias)
+        grads = _gate_gradients(ctx.activation, grad, *products.parted(pre, ctx.split))
+        of_pre = products.joined(*grads, ctx.split)
+    return *_operand_gradients(ctx, of_pre, x, weight), None
 
 
 def _gated_apart_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     """The same of two weights: either with its own gradient, and that of x of both, added in the second product."""
     x, weight, bias, pre, up_weight, up_bias = ctx.saved_tensors
-    if torch.is_grad_enabled():
-        gate, up = _pre_again(x, weight, bias), _pre_again(x, up_weight, up_bias)
+    of_pre = gate_gradient.of_gate(grad, pre, ctx.activation, ctx.split)
+    if of_pre is not None:
+        grad_gate, grad_up = products.parted(of_pre, ctx.split)
     else:
-        gate, up = products.parted(pre, ctx.split)
-    grad_gate, grad_up = _gate_gradients(ctx.activation, grad, gate, up)
+        if torch.is_grad_enabled():
+            gate, up = _pre_again(x, weight, bias), _pre_again(x, up_weight, up_bias)
+        else:
+            gate, up = products.parted(pre, ctx.split)
+        grad_gate, grad_up = _gate_gradients(ctx.activation, grad, gate, up)
     grad_x, *of_gate = _operand_gradients(ctx, grad_gate, x, weight)
     _, *of_up = _operand_gradients(ctx.other, grad_up, x, up_weight)
     if grad_x is not None:

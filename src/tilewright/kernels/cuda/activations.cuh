@@ -22,9 +22,9 @@ DEVICE float gelu_tanh(float x) {
     return gated_by(x, __fmul_rn(x, __fmaf_rn(__fmul_rn(x, x), CUBIC, LINEAR)));
 }
 
-// x Phi(x). The upper tail 1 - Phi of a = |x| is 2^P(a), the polynomial of tools/fit_gelu.py, whose last coefficient is
+// Phi(x). The upper tail 1 - Phi of a = |x| is 2^P(a), the polynomial of tools/fit_gelu.py, whose last coefficient is
 // below zero: where a is large or infinite the tail is 0. For x < 0 it is Phi itself, so nothing cancels there.
-DEVICE float gelu(float x) {
+DEVICE float normal_share(float x) {
     const float a = fabsf(x);
     float exponent = __fmaf_rn(a, -9.99999997e-07f, 4.39175892e-05f);
     exponent = __fmaf_rn(a, exponent, -0.000814924017f);
@@ -34,5 +34,7 @@ DEVICE float gelu(float x) {
     exponent = __fmaf_rn(a, exponent, -1.1512171f);
     exponent = __fmaf_rn(a, exponent, -0.999991834f);
     const float tail = ptx::ex2_approx_ftz_f32(exponent);
-    return __fmul_rn(x, x < 0.0f ? tail : __fadd_rn(1.0f, -tail));
+    return x < 0.0f ? tail : __fadd_rn(1.0f, -tail);
 }
+
+DEVICE float gelu(float x) { return __fmul_rn(x, normal_share(x)); }

@@ -120,6 +120,11 @@ CASES: dict[str, Case] = {
         lambda: Add(values(72, 40, kind=FP32, pitch=41)) | Beta(0.5, values(72, 40, pitch=43)) | Silu(),
         k=600,
     ),
+    "staggered, what is read fetched ahead of a long k": Case(  # in the last 16 of 17
+        STAGGERED,
+        lambda: Add(values(72, 40, kind=FP32, pitch=41)) | Beta(0.5, values(72, 40, pitch=43)) | Silu(),
+        k=1032,
+    ),
     "a narrow tail": Case(
         SMALL.replace(tail_n=8), lambda: Bias(values(88)) | Add(values(192, 88)) | Silu(), m=192, n=88
     ),
@@ -366,7 +371,10 @@ MUTANTS: dict[str, tuple[str, str, str, str]] = {
         "slices, halves", "fused_sums.cu", "static_cast<uint64_t>(out_n) * 4,", "4,"
     ),
     "the L2 asked for rows below the last": (
-        "staggered, what is read fetched ahead", "consumer.cuh", "SHARE && row < to.m", "SHARE"
+        "staggered, what is read fetched ahead", "consumer.cuh", "share && row < to.m", "share"
+    ),
+    "the L2 asked for rows below the last, of a long k": (
+        "staggered, what is read fetched ahead of a long k", "consumer.cuh", "share && row < to.m", "share"
     ),
     "columns of the whole tile": ("split", "consumer.cuh", "+ reduction.first_column());", ");"),
 }  # fmt: skip

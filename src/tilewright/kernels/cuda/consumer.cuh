@@ -23,10 +23,10 @@ constexpr int K_STEPS = Config::TILE_K / 16;  // wgmmas along k of one slot
 enum NamedBarrier { TURN_OF_0 = 1, TURN_OF_1 = 2 };
 constexpr int TURN_THREADS = 2 * WARPGROUP_THREADS;  // one consumer waits, the other arrives
 
-// k tiles before a tile's last in which the L2 is asked for what its epilogue reads (fused_arrays.cuh): 12,000 cycles
-// of 256x192, in which DRAM delivers three times what 132 such tiles read of a 16-bit matrix; early enough, and late
-// enough that operands have not driven it out.
-constexpr int FETCH_K_TILES = 8;
+// k tiles before a tile's last in which the L2 is asked for what its epilogue reads (fused_arrays.cuh): 24,000 cycles
+// of 256x192, in which DRAM delivers six times what 132 such tiles read of a 16-bit matrix. c of 4096^3 took 0.6 % more
+// with 8, as long with 32 (H200, 2026-12-01); at a tile's start operands would drive it out again.
+constexpr int FETCH_K_TILES = 16;
 
 // One consumer warp gives a slot back: lane i to peer i, whose rank it holds (cluster.cuh). Its wgmmas on the slot are
 // complete.
@@ -212,21 +212,25 @@ private:
     }
 
     // In each of the last k tiles but those that a loop leaves out: a share of this warp's rows of what the epilogue
-    // will read. `Rows` is FusedRows, a parameter so that a plain product's need not have this. With PINGPONG none: the
-    // other consumer's multiplications hide that reading, and c of 4096^3 took 3 % longer so (H200, 2026-11-30).
+    // will read. Of fewer k tiles than FETCH_K_TILES the last half of that number have twice the share. `Rows` is
+    // FusedRows, a parameter so that a plain product's need not have this. With PINGPONG none: the other consumer's
+    // multiplications hide that reading, and c of 4096^3 took 3 % longer so (H200, 2026-11-30).
     template <class Rows, class OutOfShape>
     DEVICE void fetch_ahead(const OutOfShape& to, const Tile& tile, int32_t k_tile) const {
         if constexpr (!Fused::IS_PLAIN && Config::SPLIT_K == 1 && !Config::PINGPONG) {
             if constexpr (Rows::FETCHES) {
                 constexpr int SHARE = Config::WGMMAS_M * STORE_ROWS / FETCH_K_TILES;  // rows
-                const int32_t turn = k_tile + FETCH_K_TILES - num_k_tiles;
+                static_assert(SHARE > 0, "a row in each of the last k tiles");
+                const bool is_short = num_k_tiles < FETCH_K_TILES;
+                const int32_t share = is_short ? 2 * SHARE : SHARE;
+                const int32_t turn = k_tile + (is_short ? FETCH_K_TILES / 2 : FETCH_K_TILES) - num_k_tiles;
                 if (turn < 0 || lane != 0) return;
                 const auto& own = matrix_of(to, batch, tile.matrix());
                 const int32_t column = tile.n / Fused::FOLD;
                 const int32_t tile_end = column + OutOfShape::Shape::COLUMNS;
-                const int32_t first = row_of(tile, turn * SHARE / STORE_ROWS) + turn * SHARE % STORE_ROWS;
+                const int32_t first = row_of(tile, turn * share / STORE_ROWS) + turn * share % STORE_ROWS;
 #pragma unroll 1
-                for (int32_t row = first; row < first + SHARE && row < to.m; ++row) {
+                for (int32_t row = first; row < first + share && row < to.m; ++row) {
                     Rows::fetch(fused, own.member, row, column, tile_end < to.n ? tile_end : to.n);
                 }
             }

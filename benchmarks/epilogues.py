@@ -3,6 +3,7 @@
     PYTHONPATH=src python benchmarks/epilogues.py --build DIR         on any machine: cubins of all that follows
     export TILEWRIGHT_PREBUILT=DIR PYTHONPATH=src
     python benchmarks/epilogues.py --check --time --into OUT/epilogues.json
+    python benchmarks/epilogues.py --tune          records of the layers, which the next line runs with
     python benchmarks/epilogues.py --layers --into OUT/layers.json
 
 Each part runs in a child process with a time limit. Columns are interleaved, cold, and replayed from CUDA graphs, so
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from tilewright.ampere_config import AmpereConfig
 from tilewright.bench.children import Row
 from tilewright.bench.epilogue_report import LAYER_BARS, SIZE, layers_mean
 from tilewright.bench.script import facts_of_part, main_of_parts, rows_of_part, rows_of_parts
+from tilewright.cli.tune import rows_of as candidate_rows
 from tilewright.config import Config
 from tilewright.device import preset
 from tilewright.epilogue import (
@@ -42,8 +44,10 @@ from tilewright.epilogue import (
     Step,
 )
 from tilewright.jit.source import Source
-from tilewright.packing import packed, packed_form
+from tilewright.packing import packed, with_epilogue
 from tilewright.problem import Problem
+from tilewright.tuning.candidates import candidates_of
+from tilewright.tuning.tune import tune_many
 
 LAYER_SETS = 3  # of operands of a layer, each more than the L2
 Arrays = Mapping[str, Any]  # tensors, or names of element types for a plan without any
@@ -95,7 +99,9 @@ FORMS: dict[str, Config] = {
     "ampere": AmpereConfig(tile_m=128, tile_n=128, tile_k=64, stages=3),
 }
 CHECKED = ((520, 392, 200), (263, 264, 1032), (300, 277, 136))  # m, n, k; the last has rows that TMA cannot store
-LIMITS_S = {"check": 200.0, "time": 120.0, "layers": 560.0}
+LIMITS_S = {"check": 200.0, "time": 120.0, "tune": 300.0, "layers": 560.0}
+TUNE_S = 250.0  # of it for all layers together
+CANDIDATES = 8  # of each layer
 FACTS_LIMIT_S = 60.0
 
 
@@ -117,10 +123,11 @@ LAYERS: tuple[Layer, ...] = (
 )
 
 
-def with_epilogue(problem: Problem, epilogue: Step | Epilogue) -> Problem:
-    """The problem with the epilogue of packed arrays; a gated one with a packed out of half as many columns."""
-    made = replace(problem, epilogue=packed_form(epilogue, problem.m, problem.n))
-    return replace(made, out_pitch=made.out_n)
+def layer_problems() -> Iterator[Problem]:
+    """Every layer for each number of tokens."""
+    for layer in LAYERS:
+        for tokens in layer.tokens:
+            yield with_epilogue(packed(tokens, layer.n, layer.k), layer.make(TYPES))
 
 
 def plans() -> Iterator[tilewright.Plan]:
@@ -135,10 +142,10 @@ def plans() -> Iterator[tilewright.Plan]:
         for config in (plain.config, HIDING):
             if not config.violations(problem, device):
                 yield tilewright.plan(problem, device=device, config=config)
-    for layer in LAYERS:
-        for tokens in layer.tokens:
-            problem = with_epilogue(packed(tokens, layer.n, layer.k), layer.make(TYPES))
-            yield tilewright.plan(problem, device=device)
+    for problem in layer_problems():
+        yield tilewright.plan(problem, device=device)
+        for entry in candidates_of(problem, device, None, CANDIDATES):
+            yield tilewright.plan(problem, device=device, config=entry.config)
     for m, n, k in CHECKED:
         for _, config, kind in checked_cases(m, n, k):
             yield tilewright.plan(with_epilogue(packed(m, n, k), kind.make(TYPES)), device=device, config=config)
@@ -323,6 +330,12 @@ def layer_rows() -> Iterator[Row]:
                 yield about | {"status": status} | row | further
 
 
+def tune_rows() -> Iterator[Row]:
+    """Each layer's candidates, the fastest of which becomes a record."""
+    for tuned in tune_many(layer_problems(), candidates=CANDIDATES, budget_s=TUNE_S):
+        yield from ({"kind": "tune"} | row for row in candidate_rows(tuned))
+
+
 def _swiglu(functional: Any, both: Any) -> Any:
     gate, up = both.chunk(2, dim=-1)
     return functional.silu(gate) * up
@@ -338,7 +351,7 @@ def facts_rows() -> Iterator[Row]:
 
 
 ROWS: dict[str, Callable[[], Iterator[Row]]] = {
-    "check": check_rows, "time": time_rows, "layers": layer_rows, "facts": facts_rows,
+    "check": check_rows, "time": time_rows, "tune": tune_rows, "layers": layer_rows, "facts": facts_rows,
 }  # fmt: skip
 
 
@@ -361,6 +374,9 @@ def table(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"  {row['candidate']:28s} {row['median_us']:8.1f} us {cost}{bar} {row['status']}  {row['config']}"
         )
+    for row in (row for row in rows if row["kind"] == "tune" and row["status"] != "slower"):
+        us = "" if row["median_us"] is None else f"{row['median_us']:9.1f} us"
+        lines.append(f"  {row['problem']}: {row['status']} {us} {row['config']} {row['why']}")
     layers = [row for row in rows if row["kind"] == "layer"]
     for row in layers:
         name = f"{row['layer']}, {row['tokens']}"

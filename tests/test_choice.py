@@ -16,8 +16,9 @@ import tilewright
 from tilewright import Emulator, choice, device, model, records
 from tilewright.choice import NEIGHBOUR_SLACK, NEIGHBOUR_TOLERANCE, choose
 from tilewright.config import Config
+from tilewright.epilogue import Bias, Gated, Gelu
 from tilewright.kernels.hopper import HOPPER
-from tilewright.packing import packed
+from tilewright.packing import packed, with_epilogue
 from tilewright.records import Record
 
 H200 = device.preset("h200")
@@ -211,3 +212,45 @@ def test_the_price_of_a_plan_that_asks_no_records_is_beside_a_choice_that_asks_n
     told = tilewright.plan(packed(2048, N, K), reduction="invariant", use_records=False).explain()
     assert (told.fast, told.fast_why) == (untuned(2048), "")
     assert told.price >= 1
+
+
+# -- with an epilogue --------------------------------------------------------------------------------------------------
+
+
+def test_a_record_with_the_epilogue_goes_before_that_of_the_plain_product() -> None:
+    plain = packed(512, N, K)
+    fused, other = (with_epilogue(plain, steps) for steps in (Bias("bf16") | Gelu(), Gelu()))
+    first, second = untuned(512), second_best(512)
+    records.append(record(512, first))
+    assert choose(fused, H200).record is not None
+    records.append(record(512, second, key=records.key_of(fused, H200), digest=digest_of(fused, second)))
+    assert choose(fused, H200).config == second
+    assert "hint" not in choose(fused, H200).why
+    assert choose(plain, H200).config == choose(other, H200).config == first
+    records.forget(records.key_of(plain, H200))
+    assert choose(other, H200).record is None
+
+
+def digest_of(problem: Any, config: Config) -> str:
+    return choice.kernel_digest(HOPPER, problem, config, H200)
+
+
+def test_a_gate_of_two_arrays_has_the_record_of_one_that_holds_both() -> None:
+    plain = packed(512, N, K)
+    apart, halves = (with_epilogue(plain, gate) for gate in (Gated("silu", up="bf16"), Gated("silu")))
+    assert records.key_of(apart, H200) == records.key_of(halves, H200)
+    config = model.ranked(halves, H200, 2)[1].config
+    records.append(record(512, config, key=records.key_of(halves, H200), digest=digest_of(halves, config)))
+    for problem in (apart, halves):
+        assert choose(problem, H200).config == config
+        assert "hint" not in choose(problem, H200).why
+
+
+def test_a_record_with_an_epilogue_serves_its_neighbours_rows() -> None:
+    own = with_epilogue(packed(4096, N, K), Gelu())
+    config = model.best(own, H200).config
+    records.append(record(4096, config, key=records.key_of(own, H200), digest=digest_of(own, config)))
+    found = choose(with_epilogue(packed(4090, N, K), Gelu()), H200)
+    assert found.record is not None
+    assert "m = 4096" in found.why
+    assert choose(packed(4090, N, K), H200).record is None

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tilewright.epilogue_steps import Add, Beta, Bias, Gated
-from tilewright.errors import DTypeError, LayoutError
-from tilewright.packing import packed, packed_form
+from tilewright.errors import DTypeError, LayoutError, UnsupportedError
+from tilewright.packing import epilogue_named, packed, packed_form, with_epilogue
 
 
 def test_what_a_batch_shares_is_a_or_b() -> None:
@@ -43,3 +43,26 @@ def test_the_form_of_names_is_that_of_packed_arrays() -> None:
 def test_what_is_neither_an_array_nor_the_name_of_a_type_has_no_form(array: Any) -> None:
     with pytest.raises(DTypeError):
         packed_form(Bias(array), 64, 64)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["bias(column) gelu(none)", "alpha beta relu", "scale(row) aux gated(gelu_tanh interleaved) add row-amax", "silu"],
+)
+def test_an_epilogue_is_named_as_it_is_told(text: str) -> None:
+    assert str(epilogue_named(text, "bf16")) == text
+
+
+def test_what_is_the_default_need_not_be_named() -> None:
+    assert str(epilogue_named("bias gelu gated", "fp16")) == "bias(column) gelu(none) gated(silu halves)"
+
+
+@pytest.mark.parametrize("text", ["", "bias elu", "relu(row)", "bias, gelu", "gelu(erf)", "gated(silu thirds)"])
+def test_a_text_that_names_no_steps_is_refused(text: str) -> None:
+    with pytest.raises(UnsupportedError):
+        epilogue_named(text, "bf16")
+
+
+def test_a_gated_problem_has_a_packed_out_of_half_the_columns() -> None:
+    made = with_epilogue(packed(64, 96, 32, batch=(2,)), epilogue_named("gated", "bf16"))
+    assert (made.out_n, made.out_pitch, made.out_batch) == (48, 48, (64 * 48,))

@@ -147,10 +147,12 @@ class Reference:
         inputs: DType | None = None,
         sums: DType | None = None,
         exact: bool = False,
+        epilogue: Step | Epilogue | None = None,
     ) -> None:
-        """`inputs`, `sums`: as check(). `exact`: of whole numbers, as check_exact(). Cost: that of one check."""
+        """`inputs`, `sums`, `epilogue`: as check(). `exact`: of whole numbers, as check_exact(). Cost: that of one
+        check."""
         is_exact = exact or out_dtype.is_whole
-        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, sums, None))
+        self._blocks = list(_exact(a, b, None) if is_exact else _bounded(a, b, out_dtype, inputs, sums, None, epilogue))
 
     def check(self, out: Any) -> Check:
         """The verdict on one out."""

@@ -8,6 +8,7 @@ many tiles a CTA. Knows nothing of how records are kept or made.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 
 from tilewright import model, records, settings
@@ -50,28 +51,36 @@ def choose(
     reduction: Reduction = "fast",
 ) -> Chosen:
     """The config to run: of record, where there is one and records are wanted, here and by TILEWRIGHT_USE_RECORDS; with
-    an epilogue that of the plain product, where it can run it.
+    an epilogue of one that was tuned with it, else of the plain product, where that can run it.
 
     With reduction "invariant" every record and the model choose among the configs that add in the one order (order.py).
     Raises: what model.best() raises; UnsupportedError: a setting is no value of its kind.
     Cost: with a record about 2 ms, of which the look-up is under 50 us and the rest names the kernel's source.
     """
     unusable = ""
-    plain = dataclasses.replace(problem, epilogue=None)  # records are of plain products
-    is_like_plain = not problem.gates or problem.out_major == "n"  # else the plain one is computed transposed
-    wants_records = use_records and is_like_plain and settings.USE_RECORDS.read()
-    if wants_records:
-        record = records.lookup(plain, device, num_sms, reduction)
+    wants_records = use_records and settings.USE_RECORDS.read()
+    for measured in _measured_as(problem) if wants_records else ():
+        record = records.lookup(measured, device, num_sms, reduction)
         if record is not None:
             family = production(record.family)
             found = reasons_against(record, problem, device, num_sms)
             if family is not None and not found:
-                return Chosen(family, record.config, _why(record, family, plain, device), record)
+                return Chosen(family, record.config, _why(record, family, measured, device), record)
             unusable = f"; the record of {record.date} cannot run any more: {'; '.join(found)}"
     choice = model.best(problem, device, num_sms, reduction)
     if wants_records and (neighbour := _from_a_neighbour(problem, device, num_sms, reduction, choice.prediction)):
         return neighbour
     return Chosen(choice.family, choice.config, f"untuned: the model's choice: {choice.why}{unusable}", None)
+
+
+def _measured_as(problem: Problem) -> tuple[Problem, ...]:
+    """Products whose records count for this one, the nearest first: itself, and without its epilogue. A gated one with
+    a column-major out is no row-major product, as the plain one is."""
+    problem = problem.with_gates_in_one
+    if problem.epilogue is None:
+        return (problem,)
+    plain = dataclasses.replace(problem, epilogue=None)
+    return (problem, plain) if not problem.gates or problem.out_major == "n" else (problem,)
 
 
 def _from_a_neighbour(
@@ -83,7 +92,8 @@ def _from_a_neighbour(
 
     Cost: of a candidate the model's choice at its own rows once more, about 10 ms.
     """
-    for m, record in records.neighbours(dataclasses.replace(problem, epilogue=None), device, num_sms, reduction):
+    known = [records.neighbours(each, device, num_sms, reduction) for each in _measured_as(problem)]
+    for m, record in itertools.chain.from_iterable(known):
         family = production(record.family)
         there = dataclasses.replace(problem.row_major, m=m)
         if family is None or reasons_against(record, problem, device, num_sms):

@@ -114,6 +114,16 @@ class Form:
         """The same for who does not ask where b lies: "interleaved" or "halves"."""
         return "halves" if self.split == "apart" else self.split
 
+    @property
+    def with_gates_in_one(self) -> Form:
+        """The same with gate and up as the halves of one b, where they are two."""
+        return Form(
+            tuple(
+                replace(step, option=step.option.replace("apart", "halves")) if step.kind == "gated" else step
+                for step in self.steps
+            )
+        )
+
     def unpaired_where_halves_are_odd(self, n: int) -> Form:
         """The form for a product of n columns: where their second half begins at an odd one, what steps before the
         gate read or write is not taken in pairs, as if it were aligned no further than its elements."""

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import re
+from collections.abc import Callable, Iterable
 
 from tilewright import dtypes
 from tilewright.dtypes import DTypeLike
 from tilewright.epilogue_form import REDUCED, ArrayForm, Form, StepForm
-from tilewright.epilogue_steps import Epilogue, Step, array_dtype, as_epilogue
-from tilewright.errors import LayoutError, ShapeError
+from tilewright.epilogue_steps import (
+    Add,
+    Alpha,
+    Aux,
+    Beta,
+    Bias,
+    Epilogue,
+    Gated,
+    Gelu,
+    Relu,
+    RowAmax,
+    Scale,
+    Silu,
+    Step,
+    array_dtype,
+    as_epilogue,
+)
+from tilewright.errors import LayoutError, ShapeError, UnsupportedError
 from tilewright.integers import whole, wholes
 from tilewright.problem import AMajor, Major, OutMajor, Problem, checked
 from tilewright.tma import TMA_ALIGNMENT_BYTES
@@ -113,6 +131,56 @@ def packed_form(epilogue: Step | Epilogue, m: int, n: int, batch: tuple[int, ...
             n //= 2
         steps.append(StepForm(kind=step.kind, option=step.option, array=array))
     return Form(tuple(steps)).unpaired_where_halves_are_odd(columns)
+
+
+def with_epilogue(problem: Problem, epilogue: Step | Epilogue) -> Problem:
+    """The packed problem with the epilogue of packed arrays; a gated one with a packed out of half as many columns."""
+    made = dataclasses.replace(problem, epilogue=packed_form(epilogue, problem.m, problem.n, problem.batch))
+    if not made.gates or made.out_major == "m":
+        return made
+    out_batch = _packed_batch(made.batch, made.m * made.out_n) if made.batch else ()
+    return dataclasses.replace(made, out_pitch=max(made.out_n, 1), out_batch=out_batch)
+
+
+def epilogue_named(text: str, dtype: DTypeLike) -> Epilogue:
+    """The epilogue that a text names as records and plans tell it: "bias(column) gelu(none)", or without what is the
+    default: "bias gelu". Arrays are of `dtype`, maxima of rows fp32, numbers 0.5.
+
+    Raises: UnsupportedError: no such steps.
+    """
+    name = dtypes.by_name(dtype).name
+    made: dict[str, Callable[..., Step]] = {
+        "alpha": lambda: Alpha(0.5),
+        "beta": lambda: Beta(0.5, name),
+        "bias": lambda per="column": Bias(name, per),
+        "scale": lambda per="column": Scale(name, per),
+        "relu": Relu,
+        "gelu": Gelu,
+        "silu": Silu,
+        "add": lambda: Add(name),
+        "gated": lambda words="silu": Gated(*words.split()),
+        "aux": lambda: Aux(name),
+        "row-amax": lambda: RowAmax("fp32"),
+    }
+    steps = []
+    found = re.findall(r"([\w-]+)(?:\(([^()]*)\))?", text)
+    for kind, option in found:
+        if kind not in made or (option and kind in ("alpha", "beta", "relu", "silu", "add", "aux", "row-amax")):
+            raise UnsupportedError(
+                asked=f"the epilogue {text[:60]!r}",
+                rule=f"steps are {', '.join(made)}, some with a word: bias(row), gelu(tanh), gated(silu interleaved)",
+                works='pass "bias gelu", "gated(silu)", "alpha beta" or the like',
+            )
+        steps.append(made[kind](option) if option else made[kind]())
+    if not steps or "".join(text.split()) != "".join(
+        kind + (f"({word})" if word else "") for kind, word in found
+    ).replace(" ", ""):
+        raise UnsupportedError(
+            asked=f"the epilogue {text[:60]!r}",
+            rule="it names steps in their order",
+            works='pass "bias gelu" for instance',
+        )
+    return Epilogue(tuple(steps))
 
 
 def _round_up(value: int, step: int) -> int:

@@ -202,6 +202,15 @@ class Problem:
         return self.n // 2 if self.gates == "apart" else self.n
 
     @property
+    def with_gates_in_one(self) -> Problem:
+        """The same product with gate and up as the halves of one b, where they are two."""
+        if self.gates != "apart" or self.epilogue is None:
+            return self
+        pitch = self.b_pitch if self.b_major == "k" else max(self.b_pitch, self.n)
+        matrix = tuple(2 * stride for stride in self.b_batch)
+        return replace(self, epilogue=self.epilogue.with_gates_in_one, b_pitch=pitch, b_batch=matrix)
+
+    @property
     def gate_refusals(self) -> tuple[str, ...]:
         """Why the Hopper kernel cannot gate these columns, whatever the config; () where it can, or has not to."""
         if not self.gates:

@@ -151,8 +151,8 @@ def problem_text(problem: Problem) -> str:
     The number after an operand is the largest power of two up to 16 that divides the bytes between its rows and between
     its matrices and, for out, its address and the bytes of a row: what decides how memory is reached, and not how long
     a pitch is. Of a and b it is 128 where that divides them: no piece of a row lies across two lines then, and where
-    one does other configs win (work.py). A column-major out is the kernel's row-major product. Records are of plain
-    products; what an epilogue follows has a key of its own.
+    one does other configs win (work.py). A column-major out is the kernel's row-major product. A product with an
+    epilogue has a key of its own, which tells its steps and not how their arrays lie.
     """
     size, out_size = problem.dtype.size, problem.out_dtype.size
     problem = problem.row_major
@@ -165,7 +165,8 @@ def problem_text(problem: Problem) -> str:
     batch = "".join(f"{extent}{'' if a else ' of one a'}{'' if b else ' of one b'} x " for extent, a, b in dims)
     return (
         f"{batch}{problem.m}x{problem.n}x{problem.k} {problem.dtype.name} {problem.out_dtype.name} {problem.layout} "
-        f"a{a} b{b} out{out}{sums}" + ("" if problem.epilogue is None else f" then {problem.epilogue}")
+        f"a{a} b{b} out{out}{sums}"
+        + ("" if problem.epilogue is None else f" then {problem.epilogue.with_gates_in_one}")
     )
 
 

@@ -17,11 +17,13 @@ from tilewright.backends.base import Launch, PointerArgument
 from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.steps import Built, Scratch, Step, Work
 from tilewright.config import Config
+from tilewright.epilogue import Add, Aux, Beta, Bias, Gated, RowAmax, Scale
 from tilewright.errors import DriverError
 from tilewright.jit.source import Binary, Resources
 from tilewright.kernels.hopper import HOPPER
-from tilewright.packing import packed
+from tilewright.packing import packed, with_epilogue
 from tilewright.problem import Problem
+from tilewright.tuning import beside
 from tilewright.tuning import gpu as bench
 from tilewright.tuning.child import Job
 from tilewright.tuning.gpu import GpuBench, sampled, sampled_matrices, set_bytes
@@ -77,10 +79,14 @@ class Machine:
         b = matrix(b_at, rows_of_b, problem.b_pitch, problem.dtype).astype(np.float32)
         product = a @ (b[:, : problem.k].T if problem.b_major == "k" else b[:, : problem.n])
         out = matrix(out_at, problem.m, problem.out_pitch, problem.out_dtype)
-        out[:, : problem.n] = product
+        out[:, : problem.out_n] = self.made_of(product, a_at)
         if self.fault is not None:
             self.fault(out)
         return self._launch(config, kernel, parameters, extra)
+
+    def made_of(self, product: Any, a_at: int) -> Any:
+        """What is stored of a product of the a at this address."""
+        return product
 
 
 def matrix(address: int, rows: int, pitch: int, dtype: Any) -> Any:
@@ -236,3 +242,73 @@ def test_of_a_batch_few_matrices_are_checked_the_first_and_the_last_among_them(b
     numbers = np.arange(np.prod(batch, dtype=int)).reshape(*batch, 1, 1)
     found = numbers[sampled_matrices(batch, 0)].ravel()
     assert (found[0], found[-1], len(set(found))) == (0, numbers.size - 1, most)
+
+
+# -- epilogues ---------------------------------------------------------------------------------------------------------
+
+
+class FusedMachine(Machine):
+    """The same with what follows a product: a bias, what is stored of it, a gate and an add, of packed arrays."""
+
+    leaves_out = ""
+
+    def made_of(self, product: Any, a_at: int) -> Any:
+        problem = self.problem
+        (own,) = (each for each in self.bench._sets if each.a.address == a_at)
+        bias, pre, rest = (own.beside[f"epilogue{index}"].address for index in (0, 1, 3))
+        if self.leaves_out != "bias":
+            product = product + matrix(bias, 1, problem.n, problem.dtype).astype(np.float32)
+        if self.leaves_out != "aux":
+            matrix(pre, problem.m, problem.n, problem.dtype)[...] = product
+        gate, up = np.split(product, 2, axis=1)[:: -1 if self.leaves_out == "order" else 1]
+        values = gate / (1 + np.exp(-gate)) * up
+        if self.leaves_out != "add":
+            values += matrix(rest, problem.m, problem.out_n, problem.dtype).astype(np.float32)
+        return values
+
+
+GATED = with_epilogue(packed(70, 96, 100), Bias("bf16") | Aux("bf16") | Gated("silu") | Add("bf16"))
+
+
+@pytest.mark.parametrize("leaves_out", ["", "bias", "aux", "order", "add"])
+def test_an_epilogue_is_given_its_arrays_and_a_step_that_is_left_out_is_found(
+    fake_driver: ModuleType, leaves_out: str
+) -> None:
+    machine = FusedMachine(fake_driver, GATED)
+    machine.leaves_out = leaves_out
+    machine.bench.open(GATED, 0)
+    found = machine.bench.check(machine.job())
+    assert ("WRONG" in found) == bool(leaves_out), found
+    assert set_bytes(GATED) == set_bytes(packed(70, 96, 100)) - 70 * 48 * 2 + (96 + 70 * 96 + 70 * 48) * 2
+
+
+def test_steps_are_checked_on_the_rows_and_columns_that_are_sampled_in_every_layout() -> None:
+    problem = packed(9, 20, 8, batch=(3,))
+    epilogue = (
+        Scale("fp32", "row")
+        | RowAmax("fp32")
+        | Gated("gelu", "interleaved")
+        | Beta(0.5, "fp16")
+        | Aux("bf16")
+        | Bias("bf16")
+    )
+    problem = with_epilogue(problem, epilogue)
+    generator = np.random.default_rng(0)
+    held = beside.memories(problem, lambda dtype, count: generator.standard_normal(count).astype(dtype.numpy))
+    matrices, rows, columns = sampled_matrices((3,), 0), [0, 4, 8], [1, 9]
+    assert beside.product_columns(problem, columns) == [2, 3, 18, 19]
+    assert beside.is_of_whole_rows(problem)
+    found = beside.sample(problem, held, matrices, rows, columns)
+    assert str(found.epilogue) == str(epilogue)
+    scale, amax, c, aux, bias = found.epilogue.arrays
+    assert (held["epilogue0"][[0, 4, 8]] == scale).all()  # one for all matrices
+    assert amax.shape == (3, 3)
+    assert (c == held["epilogue3"].reshape(3, 9, 10)[:, rows][:, :, columns]).all()
+    assert np.isnan(aux.astype(np.float32)).all()
+    assert (bias == held["epilogue5"][columns]).all()
+    held["epilogue4"][:] = np.arange(270)
+    for name, (values, pick) in found.written.items():
+        values[...] = pick(held[name])
+    assert (
+        aux.astype(int) == np.arange(270).astype(aux.dtype).astype(int).reshape(3, 9, 10)[:, rows][:, :, columns]
+    ).all()

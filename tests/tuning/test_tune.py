@@ -18,9 +18,10 @@ import tilewright
 from fakes import T4, FakeCompiler, HostBackend, gpu
 from tilewright import device, dispatch, model, records
 from tilewright.config import Config
+from tilewright.epilogue import Bias, Gelu
 from tilewright.errors import CompileError, ShapeError, TuningError, UnsupportedError
 from tilewright.order import INVARIANT, order_of
-from tilewright.packing import packed
+from tilewright.packing import packed, with_epilogue
 from tilewright.records import RecordsWarning
 from tilewright.tuning import candidates as proposing
 from tilewright.tuning import tune as tuning
@@ -391,6 +392,22 @@ def test_a_stream_that_is_being_captured_is_refused(monkeypatch: pytest.MonkeyPa
 def test_a_problem_and_arrays_together_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a Problem holds all"):
         tilewright.tune(PROBLEM, gpu((16, 16)))
+
+
+# -- epilogues ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_product_with_an_epilogue_has_a_record_of_its_own(tmp_path: Path) -> None:
+    fused = with_epilogue(PROBLEM, Bias("bf16") | Gelu())
+    plain = dispatch.plan(PROBLEM, device=H200).config
+    script = {"us": {}, "acts": {}, "acts_at": {}, "log": str(tmp_path / "log")}
+    worker = Worker(command=(sys.executable, str(CHILD), json.dumps(script)))
+    (tuned,) = tune_many([fused], candidates=3, worker=worker, device=H200)
+    assert tuned.record is not None
+    assert tuned.record.problem.endswith("then bias(column) gelu(none)")
+    assert dispatch.plan(fused, device=H200).record == tuned.record
+    assert dispatch.plan(PROBLEM, device=H200).config == plain
+    assert dispatch.plan(with_epilogue(PROBLEM, Gelu()), device=H200).record is None
 
 
 # -- one order of summation --------------------------------------------------------------------------------------------

@@ -38,6 +38,10 @@ def tune(
     b_major: request.BMajorOption = BMajor.k,
     batch: request.BatchOption = None,
     padded: request.PaddedOption = False,
+    epilogue: Annotated[
+        str | None,
+        typer.Option("--epilogue", metavar="STEPS", help='What follows each product: "bias gelu", "gated(silu)" ...'),
+    ] = None,
     num_sms: request.NumSmsOption = None,
     reduction: request.ReductionOption = Reduction.fast,
     candidates: Annotated[int, typer.Option("--candidates", min=1, help="Configs of the model that are measured.")] = 8,
@@ -74,7 +78,9 @@ def tune(
         _list(as_json)
         return
     types: dict[str, Any] = {"dtype": dtype, "out_dtype": out_dtype, "sums": sums}
-    named = _problems(sizes, suite, types, a_major, b_major, batch, padded)
+    named = _with_epilogue(
+        _problems(sizes, suite, types, a_major, b_major, batch, padded), epilogue, out_dtype or dtype
+    )
     if forget:
         _forget(named, device, num_sms, reduction, yes)
         return
@@ -151,6 +157,16 @@ def _problems(
         request.problem(m, n, k, **types, a_major=a_major, b_major=b_major, batch=batch, contiguous=not padded)
         for m, n, k in shapes
     ]
+
+
+def _with_epilogue(problems: list[Problem], text: str | None, dtype: str) -> list[Problem]:
+    """The products, followed by the steps that a text names."""
+    if text is None:
+        return problems
+    from tilewright.packing import epilogue_named, with_epilogue  # see _problems()
+
+    steps = epilogue_named(text, dtype)
+    return [with_epilogue(each, steps) for each in problems]
 
 
 def _tuned(

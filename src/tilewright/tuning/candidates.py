@@ -5,6 +5,7 @@ Knows nothing of measuring. Compiling runs on all cores and needs no GPU.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,8 +47,10 @@ def computed_problem(problem: Problem, device: Device) -> Problem:
     """The product that is measured and has the record: of copies, where an operand has to be copied first, since a plan
     asks for the record of what its product's kernel computes. Of that it is itself.
 
+    Gate and up of two arrays are measured as the halves of one: no config is faster for the one than for the other.
     Raises: UnsupportedError: no family serves the device.
     """
+    problem = problem.with_gates_in_one
     copied = offered_family(problem, device).config.copied(problem)
     return repacked(problem, copied).row_major
 
@@ -72,7 +75,8 @@ def candidates_of(
     found = [
         Entry(each.order, each.family, each.config, each.prediction.total_us) for each in space if each.config in kept
     ]
-    hint = records.lookup(problem, device, num_sms, reduction)
+    plain = dataclasses.replace(problem, epilogue=None)
+    hint = records.lookup(problem, device, num_sms, reduction) or records.lookup(plain, device, num_sms, reduction)
     if hint is None or reasons_against(hint, problem, device, num_sms):
         return found
     family = production(hint.family)

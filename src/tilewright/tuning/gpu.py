@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from tilewright.backends.cuda import CudaBackend, backend
 from tilewright.backends.driver import version_text
 from tilewright.backends.memory import Buffer
-from tilewright.backends.steps import Work
+from tilewright.backends.steps import Work, clear
 from tilewright.check import Reference, integer_limit, sampled_rows
 from tilewright.dtypes import DType
 from tilewright.host_operands import HostOperand, filler, host_operand, range_of
 from tilewright.problem import Problem
 from tilewright.timing import Candidate, Column, CudaMachine, num_cold_sets
+from tilewright.tuning import beside
 from tilewright.tuning.child import Job
 
 MAX_OPERAND_BYTES = 16 << 30  # of all sets of one problem; 4x the L2 is reached long before
@@ -40,18 +41,21 @@ POISON = 0x7FC0  # NaN in bf16 and fp16, and twice in a row in fp32; no sum of i
 
 @dataclass
 class _Set:
-    """The memory of one a, b and out."""
+    """The memory of one a, b and out, and of an epilogue's arrays by their names; and what its numbers are."""
 
     a: Buffer
     b: Buffer
     out: Buffer
+    beside: dict[str, Buffer]
+    numbers: dict[str, int]
 
     @property
     def addresses(self) -> dict[str, int]:
-        return {"a": self.a.address, "b": self.b.address, "out": self.out.address}
+        own = {name: buffer.address for name, buffer in self.beside.items()}
+        return {"a": self.a.address, "b": self.b.address, "out": self.out.address, **own, **self.numbers}
 
     def free(self) -> None:
-        for buffer in (self.a, self.b, self.out):
+        for buffer in (self.a, self.b, self.out, *self.beside.values()):
             buffer.free()
 
 
@@ -69,6 +73,7 @@ class GpuBench:
         self._sets: list[_Set] = []
         self._whole: _Set | None = None  # operands of whole numbers, for the check alone
         self._references: list[tuple[str, _Set, Reference]] = []
+        self._sample: beside.Sample | None = None  # of an epilogue: the steps that the references hold
         self._rows: list[int] = []
         self._columns: list[int] = []
         self._armed: dict[int, Column] = {}
@@ -88,17 +93,21 @@ class GpuBench:
         self._machine = CudaMachine(self._cuda, self._ordinal)
         self._machine.__enter__()
         self._rows = sampled_rows(problem.m, seed)
-        self._columns = sampled(problem.n, SAMPLED_COLUMNS, seed)
+        most = problem.out_n if beside.is_of_whole_rows(problem) else SAMPLED_COLUMNS
+        self._columns = sampled(problem.out_n, max(most, 2), seed)
         self._matrices = sampled_matrices(problem.batch, seed)
         limit = max(2, min(MAX_SETS, MAX_OPERAND_BYTES // set_bytes(problem)))
         num_sets = num_cold_sets(set_bytes(problem), self._l2_bytes, limit)
-        if whole_limit := integer_limit(problem.k, problem.sums):  # else no whole numbers have exact sums
-            self._whole, a, b = self._make_set(problem, seed, whole_limit)
+        whole_limit = integer_limit(problem.k, problem.sums)  # 0: no whole numbers have exact sums
+        if whole_limit and problem.epilogue is None:  # what steps make of them is none
+            self._whole, a, b, _ = self._make_set(problem, seed, whole_limit)
             self._references.append(("whole numbers", self._whole, self._reference(a, b, exact=True)))
         for index in range(num_sets):
-            made, a, b = self._make_set(problem, seed + index, 0)
+            made, a, b, held = self._make_set(problem, seed + index, 0)
             self._sets.append(made)
             if index == 0:
+                if problem.epilogue is not None:
+                    self._sample = beside.sample(problem, held, self._matrices, self._rows, self._columns)
                 self._references.append(("normal data", made, self._reference(a, b, exact=False)))
         with self._cuda.on(self._ordinal):
             self._cuda.call("cuCtxSynchronize")  # a copy from pageable memory returns before it has arrived
@@ -124,6 +133,7 @@ class GpuBench:
         """Gives operands and captured calls back."""
         self._armed.clear()
         self._references.clear()
+        self._sample = None
         if self._machine is not None:
             machine, self._machine = self._machine, None
             machine.__exit__()
@@ -145,16 +155,19 @@ class GpuBench:
     def _launcher(self, job: Job, sets: list[_Set]) -> Callable[[int], None]:
         stream, work = self._open_machine().stream, job.work
         scratch = work.scratch_addresses(self._scratch_base(work))
+        addresses = [{**each.addresses, **scratch} for each in sets]
         kernels = [self._cuda.load(step.binary(), self._ordinal, step.launch) for step in work.steps]
         calls = [
             [
-                self._cuda.pack(kernel, step.launch, step.arguments, {**each.addresses, **scratch})
+                self._cuda.pack(kernel, step.launch, step.arguments, named)
                 for kernel, step in zip(kernels, work.steps, strict=True)
             ]
-            for each in sets
+            for named in addresses
         ]
 
         def launch(index: int) -> None:
+            if work.cleared:
+                clear(self._cuda, work, addresses[index % len(calls)], self._ordinal, stream)
             for call in calls[index % len(calls)]:
                 self._cuda.launch(call, stream)
 
@@ -174,17 +187,21 @@ class GpuBench:
         problem, machine = self._problem, self._open_machine()
         assert problem is not None  # as its machine
         launch = self._launcher(job, [operands])
-        for buffer in (operands.out, *self._scratch):
+        written = self._sample.written if self._sample is not None else {}
+        for buffer in (operands.out, *(operands.beside[name] for name in written), *self._scratch):
             buffer.fill(POISON << 16 | POISON, machine.stream)
         launch(0)
         machine.wait(machine.record())
+        for name, (sampled_values, pick) in written.items():
+            memory = operands.beside[name].read((operands.beside[name].size_bytes,), np.dtype(np.uint8))
+            sampled_values[...] = pick(memory.view(sampled_values.dtype))
         size = problem.out_dtype.size
         bits = operands.out.read((_out_bytes(problem) // size,), np.dtype(f"u{size}"))
         poison = POISON if size == 2 else POISON << 16 | POISON
         out = host_operand(problem, "out", bits).view
-        written = int(np.count_nonzero(out != poison))
-        unwritten = out.size - written
-        damaged = int(np.count_nonzero(bits != poison)) - written if bits.size > out.size else 0
+        num_written = int(np.count_nonzero(out != poison))
+        unwritten = out.size - num_written
+        damaged = int(np.count_nonzero(bits != poison)) - num_written if bits.size > out.size else 0
         if unwritten or damaged:
             return f"{unwritten} elements not written, {damaged} damaged between the rows of out"
         verdict = reference.check(
@@ -192,8 +209,11 @@ class GpuBench:
         )
         return "" if verdict.ok else str(verdict)
 
-    def _make_set(self, problem: Problem, seed: int, limit: int) -> tuple[_Set, NDArray[Any], NDArray[Any]]:
-        """One set on the GPU, and its a (*batch, m, k) and b (*batch, k, n) here. `limit`: of whole numbers; or 0."""
+    def _make_set(
+        self, problem: Problem, seed: int, limit: int
+    ) -> tuple[_Set, NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
+        """One set on the GPU, and its a (*batch, m, k) and b (*batch, k, n) here, and the memory of an epilogue's
+        arrays. `limit`: of whole numbers; or 0."""
         places = random.Random(seed)
         a = self._operand(problem, "a", limit, places.randrange(PERIOD))
         b = self._operand(problem, "b", limit, places.randrange(PERIOD))
@@ -201,19 +221,30 @@ class GpuBench:
         buffers = [Buffer.allocate(self._cuda, num_bytes, self._ordinal) for num_bytes in sizes]
         buffers[0].write(a.memory)
         buffers[1].write(b.memory)
-        return _Set(*buffers), a.view, b.view
+        held = beside.memories(
+            problem, lambda dtype, count: self._drawn(dtype, limit, places.randrange(PERIOD), count).copy()
+        )
+        further = {name: Buffer.allocate(self._cuda, memory.nbytes, self._ordinal) for name, memory in held.items()}
+        for name, memory in held.items():
+            further[name].write(memory)
+        made = _Set(buffers[0], buffers[1], buffers[2], further, beside.numbers_of(problem))
+        return made, a.view, b.view, held
 
     def _operand(self, problem: Problem, name: str, limit: int, start: int) -> HostOperand:
         """Values from a place in the repeated ones on; what lies between rows and matrices is the filler."""
-        values = self._period(problem.dtype, limit)
         count = problem.extent_bytes[name] // problem.dtype.size
-        parts = [values[start : start + count]]
-        while (missing := count - sum(part.size for part in parts)) > 0:
-            parts.append(values[:missing])
-        drawn = host_operand(problem, name, np.concatenate(parts))
+        drawn = host_operand(problem, name, self._drawn(problem.dtype, limit, start, count))
         operand = host_operand(problem, name, np.full_like(drawn.memory, filler(problem.dtype)))
         operand.view[...] = drawn.view
         return operand
+
+    def _drawn(self, dtype: DType, limit: int, start: int, count: int) -> NDArray[Any]:
+        """So many values from a place in the repeated ones on."""
+        values = self._period(dtype, limit)
+        parts = [values[start : start + count]]
+        while (missing := count - sum(part.size for part in parts)) > 0:
+            parts.append(values[:missing])
+        return np.concatenate(parts)
 
     def _period(self, dtype: DType, limit: int) -> NDArray[Any]:
         key = (dtype.name, limit, PERIOD)
@@ -232,8 +263,16 @@ class GpuBench:
     def _reference(self, a: NDArray[Any], b: NDArray[Any], *, exact: bool) -> Reference:
         assert self._problem is not None  # open() set it
         problem = self._problem
-        operands = a[self._matrices][..., self._rows, :], b[self._matrices][..., self._columns]
-        return Reference(*operands, problem.out_dtype, inputs=problem.dtype, sums=problem.sums, exact=exact)
+        columns = beside.product_columns(problem, self._columns)
+        operands = a[self._matrices][..., self._rows, :], b[self._matrices][..., columns]
+        return Reference(
+            *operands,
+            problem.out_dtype,
+            inputs=problem.dtype,
+            sums=problem.sums,
+            exact=exact,
+            epilogue=None if self._sample is None else self._sample.epilogue,
+        )
 
 
 def _out_bytes(problem: Problem) -> int:
@@ -261,6 +300,6 @@ def sampled_matrices(batch: tuple[int, ...], seed: int) -> tuple[NDArray[np.intp
 
 
 def set_bytes(problem: Problem) -> int:
-    """Bytes that one a, b and out take, what lies between rows and matrices included."""
+    """Bytes that one a, b and out take, what lies between rows and matrices included, and an epilogue's arrays."""
     extents = problem.extent_bytes
-    return extents["a"] + extents["b"] + _out_bytes(problem)
+    return extents["a"] + extents["b"] + _out_bytes(problem) + beside.num_bytes(problem)

@@ -20,14 +20,16 @@ from tilewright import dispatch, dtypes, model, records
 from tilewright.arrays.registry import common_adapter
 from tilewright.backends.base import Backend
 from tilewright.backends.steps import Built
-from tilewright.calls import views_of
+from tilewright.calls import fusing_of, views_of
 from tilewright.device import Device
 from tilewright.dtypes import DTypeLike
+from tilewright.epilogue_steps import Epilogue, Step, as_epilogue
 from tilewright.errors import ShapeError, TuningError, UnsupportedError
 from tilewright.kernels import product
 from tilewright.kernels.catalog import check_supported
 from tilewright.layout import problem_of
 from tilewright.order import Reduction, checked_reduction
+from tilewright.packing import with_epilogue
 from tilewright.planning import checked_num_sms
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
@@ -63,13 +65,16 @@ def tune(
     progress: Progress | None = None,
     inputs: DTypeLike | None = None,
     sums: DTypeLike | None = None,
+    epilogue: Step | Epilogue | None = None,
 ) -> Tuned:
     """The fastest config of a product on this GPU, measured; later products of this kind run with it.
 
     Of a Problem on device 0, or of arrays where they lie; their values are neither read nor written. `candidates` of
     the model are measured, with cold operands of random data, in shuffled rounds, until the gap exceeds the noise or
     `budget_s` has passed. `keep` False: no record is written. `reduction` "invariant": for products that ask for it,
-    among the configs that add in the one order, with a record of its own. `inputs` and `sums` are those of matmul().
+    among the configs that add in the one order, with a record of its own. `inputs`, `sums` and `epilogue` are those of
+    matmul(): a product with an epilogue has a record of its own, for every product with the same steps; without one,
+    that of the plain product counts. With a Problem, names of element types stand for arrays: epilogue=Bias("bf16").
     Raises: what plan() raises; UnsupportedError: arrays in host memory, or a stream that is being captured.
     TuningError: no candidate could be measured; with what became of each. DriverError: no GPU.
     Cost: 3 to 10 s, in another process, on the whole GPU: what runs beside it disturbs both. Compiles what is not
@@ -82,15 +87,11 @@ def tune(
                 rule="a Problem holds all of them",
                 works="pass tune(problem) or tune(a, b, out)",
             )
-        if a.epilogue is not None:
-            raise UnsupportedError(
-                asked=f"tuning {a}",
-                rule="records are of plain products; with an epilogue the plain product's config runs, where it can",
-                works="tune the same product without an epilogue",
-            )
+        if epilogue is not None:
+            a = with_epilogue(a, epilogue)
         problem, ordinal = checked(a), 0
     else:
-        problem, ordinal = _problem_of(a, b, out, out_dtype, inputs, sums)
+        problem, ordinal = _problem_of(a, b, out, out_dtype, inputs, sums, epilogue)
     present = _present(ordinal)
     (tuned,) = tune_many(
         [problem],
@@ -318,7 +319,13 @@ class _Tuning:
 
 
 def _problem_of(
-    a: Any, b: Any, out: Any, out_dtype: DTypeLike | None, inputs: DTypeLike | None, sums: DTypeLike | None
+    a: Any,
+    b: Any,
+    out: Any,
+    out_dtype: DTypeLike | None,
+    inputs: DTypeLike | None,
+    sums: DTypeLike | None,
+    epilogue: Step | Epilogue | None,
 ) -> tuple[Problem, int]:
     """The problem of arrays, and the device that they lie on.
 
@@ -333,7 +340,8 @@ def _problem_of(
             rule="configs are measured on a GPU; the emulator tells no times",
             works="pass arrays on a GPU, or a Problem",
         )
-    problem = problem_of(*views, None if out_dtype is None else dtypes.by_name(out_dtype), inputs, sums)
+    fusing = None if epilogue is None else fusing_of(_backend, adapter, as_epilogue(epilogue))
+    problem = problem_of(*views, None if out_dtype is None else dtypes.by_name(out_dtype), inputs, sums, fusing)
     if _backend().is_capturing(adapter.stream(location.ordinal), location.ordinal):
         raise UnsupportedError(
             asked=f"tuning {problem} while its stream is being captured",

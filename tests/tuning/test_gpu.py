@@ -18,11 +18,12 @@ from tilewright.backends.cuda import CudaBackend
 from tilewright.backends.steps import Built, Scratch, Step, Work
 from tilewright.config import Config
 from tilewright.epilogue import Add, Aux, Beta, Bias, Gated, RowAmax, Scale
-from tilewright.errors import DriverError
+from tilewright.errors import DriverError, UnsupportedError
 from tilewright.jit.source import Binary, Resources
 from tilewright.kernels.hopper import HOPPER
 from tilewright.packing import packed, with_epilogue
 from tilewright.problem import Problem
+from tilewright.tensor import Rows
 from tilewright.tuning import beside
 from tilewright.tuning import gpu as bench
 from tilewright.tuning.child import Job
@@ -312,3 +313,23 @@ def test_steps_are_checked_on_the_rows_and_columns_that_are_sampled_in_every_lay
     assert (
         aux.astype(int) == np.arange(270).astype(aux.dtype).astype(int).reshape(3, 9, 10)[:, rows][:, :, columns]
     ).all()
+
+
+def test_a_column_major_out_is_checked_as_its_transpose() -> None:
+    """A vector of its columns is one of rows then."""
+    problem = with_epilogue(
+        packed(9, 20, 8, out_major="m"), Bias("bf16") | Scale("bf16", "row") | Add("bf16")
+    ).row_major
+    held = beside.memories(problem, lambda dtype, count: np.arange(count).astype(dtype.numpy))
+    found = beside.sample(problem, held, (), [0, 19], [3, 8])
+    assert (problem.m, problem.n) == (20, 9)
+    assert [step.option for step in found.epilogue.steps] == ["row", "column", ""]
+    assert [list(array.astype(int).ravel()) for array in found.epilogue.arrays[:2]] == [[0, 19], [3, 8]]
+
+
+def test_maxima_are_cleared_first_and_of_a_column_major_out_refused() -> None:
+    problem = with_epilogue(packed(9, 20, 8, batch=(3,)), Bias("bf16") | RowAmax("fp32"))
+    assert beside.cleared(problem) == (("epilogue1", Rows(0, 1, 27 * 4, 27 * 4)),)
+    beside.check_tunable(problem.row_major)
+    with pytest.raises(UnsupportedError, match="row-major out"):
+        beside.check_tunable(with_epilogue(packed(9, 20, 8, out_major="m"), RowAmax("fp32")).row_major)

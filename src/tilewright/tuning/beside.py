@@ -31,8 +31,10 @@ from tilewright.epilogue_steps import (
     Step,
     fp32_bits,
 )
+from tilewright.errors import UnsupportedError
 from tilewright.kernels.fused import extent_bytes
 from tilewright.problem import Problem
+from tilewright.tensor import Rows
 
 NUMBER = 0.5  # of alpha and beta: no kernel is another for it, and no sum is rounded otherwise
 Values = Callable[[DType, int], NDArray[Any]]  # so many random values of a type
@@ -72,6 +74,28 @@ def memories(problem: Problem, values: Values) -> dict[str, NDArray[Any]]:
         count = extent_bytes(problem, array, width) // array.dtype.size
         found[name] = np.full(count, np.nan, array.dtype.numpy) if step.kind in WRITTEN else values(array.dtype, count)
     return found
+
+
+def cleared(problem: Problem) -> tuple[tuple[str, Rows], ...]:
+    """Arrays that are zeros before a kernel adds to them, by their names."""
+    found = []
+    for name, step, array, width in arrays_of(problem):
+        if step.kind in REDUCED:
+            size = extent_bytes(problem, array, width)
+            found.append((name, Rows(0, 1, size, size)))
+    return tuple(found)
+
+
+def check_tunable(problem: Problem) -> None:
+    """Raises: UnsupportedError: maxima of rows of a column-major out, which is computed as its transpose: the reference
+    has none of columns."""
+    for _, step, array, _ in arrays_of(problem):
+        if step.kind in REDUCED and array.access == "columns":
+            raise UnsupportedError(
+                asked=f"tuning {problem}, of a column-major out",
+                rule="values for each row of such an out are those of columns of what is computed",
+                works="tune it with a row-major out",
+            )
 
 
 def numbers_of(problem: Problem) -> dict[str, int]:
@@ -130,9 +154,9 @@ def _picker(
 
     def pick(memory: NDArray[Any]) -> Any:
         view = np.lib.stride_tricks.as_strided(memory, shape, strides)
-        if step.option == "column":
+        if array.access == "columns":
             return view[(0,) * len(problem.batch)][0, columns]
-        if step.option == "row" or step.kind in REDUCED:
+        if array.access == "rows":
             return view[matrices][..., rows, 0]
         return view[matrices][..., rows, :][..., columns]
 
@@ -140,12 +164,14 @@ def _picker(
 
 
 def _step(step: StepForm, array: Any) -> Step:
+    """Of a column-major out the word of a vector is that of the transpose."""
+    per: Any = "column" if step.array is not None and step.array.access == "columns" else "row"
     words = step.option.split()
     made: dict[str, Callable[[], Step]] = {
         "alpha": lambda: Alpha(NUMBER),
         "beta": lambda: Beta(NUMBER, array),
-        "bias": lambda: Bias(array, step.option),  # type: ignore[arg-type]  # a word of its own
-        "scale": lambda: Scale(array, step.option),  # type: ignore[arg-type]
+        "bias": lambda: Bias(array, per),
+        "scale": lambda: Scale(array, per),
         "relu": Relu,
         "gelu": lambda: Gelu(step.option),  # type: ignore[arg-type]
         "silu": Silu,

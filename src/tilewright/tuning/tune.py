@@ -8,6 +8,7 @@ nothing. matmul never comes here: measuring is always asked for.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import random
 import statistics
@@ -33,6 +34,7 @@ from tilewright.packing import with_epilogue
 from tilewright.planning import checked_num_sms
 from tilewright.problem import Problem, checked
 from tilewright.records import Record
+from tilewright.tuning import beside
 from tilewright.tuning.candidates import Entry, candidates_of, compile_all, computed_problem
 from tilewright.tuning.child import Job
 from tilewright.tuning.outcome import Row, Status, Tuned
@@ -130,6 +132,8 @@ def tune_many(
     present = device or _present(ordinal)
     check_supported(present)
     problems = [computed_problem(each, present) for each in problems]
+    for problem in problems:
+        beside.check_tunable(problem)
     num_sms = checked_num_sms(num_sms, present)
     reduction = checked_reduction(reduction)
     until_s = time.monotonic() + budget_s
@@ -278,7 +282,7 @@ class _Tuning:
     def _job(self, entry: Entry) -> Job:
         binaries = tuple(Built(binary) for binary in entry.binaries)
         made = product.work(entry.family, self.problem, entry.config, self.device, self.num_sms, binaries=binaries)
-        return Job(entry.order, made)
+        return Job(entry.order, dataclasses.replace(made, cleared=beside.cleared(self.problem)))
 
     def _record(self) -> Record:
         (winner,) = (entry for entry in self.entries if entry.order == self.race.winner())

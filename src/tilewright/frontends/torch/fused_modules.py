@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from tilewright.frontends.torch import ops
 from tilewright.frontends.torch.functional import linear_around
-from tilewright.frontends.torch.fusion import FUNCTIONS, Fusion, Stage, meaning_of
+from tilewright.frontends.torch.fusion import FUNCTIONS, Fusion, Stage
 from tilewright.frontends.torch.modules import PatchedLinear, is_served
+from tilewright.frontends.torch.straight import meaning_of
 
 _ATTRIBUTE = "tilewright_fusion"  # of the module itself: so it is copied and pickled with it
 
@@ -53,20 +54,24 @@ def _remade(make: Any, kind: Any, *rest: Any) -> Any:
     return make(_fused_class(kind), *rest)
 
 
-@functools.cache
 def _fused_class(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of fused modules of a kind."""
-    before = kind.forward
+    """The class of fused modules of a kind, as its forward is now."""
+    hashable: Any = kind
+    return _fused_class_of(hashable, kind.forward)
+
+
+@functools.cache
+def _fused_class_of(kind: type[nn.Module], before: Any) -> type[nn.Module]:
 
     @functools.wraps(before)  # its name, and its signature for who inspects it
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         fusion = getattr(self, _ATTRIBUTE, None)
-        if fusion is not None and _holds(self, fusion):
+        if fusion is not None and kind.forward is before and _holds(self, fusion):
             if len(args) == 1 and not kwargs:
                 return _run(self, fusion, args[0])
             if not args and len(kwargs) == 1 and fusion.argument in kwargs:
                 return _run(self, fusion, kwargs[fusion.argument])
-        return before(self, *args, **kwargs)
+        return kind.forward(self, *args, **kwargs)  # which somebody may have replaced since
 
     own = {
         "forward": forward,

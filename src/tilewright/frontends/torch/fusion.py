@@ -5,16 +5,12 @@
     act(c) * d, c, d = both(x).chunk(2, -1)     gated_linear(x, w, b, activation=act, split="halves")
 
 fusion_of() reads a forward and says what can be proven of it; the class that runs it is fused_modules.py's. A forward
-is traced by torch.fx, with every child a leaf, once its bytecode is known to be a straight line that writes nothing and
-reads nothing but children: then the trace is all that it does, whatever changes later. Knows nothing of whole models.
+is traced by torch.fx, with every child a leaf, once its code is known to be a straight line (straight.py): then the
+trace is all that it does, whatever changes later. Knows nothing of whole models.
 """
 
 from __future__ import annotations
 
-import dis
-import functools
-import operator
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,13 +19,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx, nn
 
+from tilewright.frontends.torch.straight import CALLED, CannotFuseError, check_straight, meaning_of
+
 F = nn.functional
 
 Kind = Literal["module", "function", "half", "linear", "gated", "halves"]
-
-
-class CannotFuseError(Exception):
-    """Why a forward stays as it is, in words for a report."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +94,6 @@ class Fusion:
         return ", ".join(map(str, self.fused))
 
 
-def meaning_of(value: Any) -> Any:
-    """What a function is: of a partial, which equals no other, its function and keywords. Any other value is itself."""
-    if isinstance(value, functools.partial):
-        return value.func, tuple(value.keywords.items())
-    return value
-
-
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "mul": torch.mul,
     "add": torch.add,
@@ -117,21 +104,6 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 }
 _ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
 _PLAIN_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
-_CALLED: dict[Any, str] = {
-    operator.mul: "mul", torch.mul: "mul", "mul": "mul", operator.add: "add", torch.add: "add", "add": "add",
-    F.relu: "relu", torch.relu: "relu", "relu": "relu", F.silu: "silu", F.gelu: "gelu",
-    torch.chunk: "chunk", "chunk": "chunk", operator.getitem: "getitem",
-}  # fmt: skip
-_NAMESPACES = (torch, nn, F)
-_WORDS = {"nn", "functional", "gelu", "silu", *(name for name in _CALLED if isinstance(name, str))}  # behind a dot
-
-# The instructions of a straight line that makes values of values: no jump, nothing stored but into local names, no
-# closure, no context. Of CPython 3.11 to 3.14.
-_STRAIGHT = re.compile(
-    r"RESUME|NOP|CACHE|EXTENDED_ARG|PUSH_NULL|PRECALL|KW_NAMES|CALL(_KW|_METHOD|_FUNCTION|_FUNCTION_KW)?|COPY|SWAP|"
-    r"POP_TOP|LOAD_(FAST|CONST|SMALL_INT|ATTR|METHOD|GLOBAL)\w*|STORE_FAST\w*|RETURN_(VALUE|CONST)|BINARY_OP|"
-    r"BINARY_SUBSCR|UNPACK_SEQUENCE"
-)
 
 
 def fusion_of(module: nn.Module, is_layer: Callable[[nn.Module], bool]) -> Fusion:
@@ -145,64 +117,14 @@ def fusion_of(module: nn.Module, is_layer: Callable[[nn.Module], bool]) -> Fusio
         for name in module._modules:
             reader.add("module", (len(reader.stages),), name)  # of what the one before made
         return reader.fusion("input", tuple(module._modules))
-    functions = _check_straight(module)
+    functions = check_straight(module)
     graph = _traced(module)
     reader = _Reader(module, layers)
     argument = reader.read(graph)
     return reader.fusion(argument, functions=functions)
 
 
-# -- what a forward may consist of -------------------------------------------------------------------------------------
-
-
-def _check_straight(module: nn.Module) -> tuple[tuple[str, Any], ...]:
-    """The module's attributes that are functions which its forward calls.
-
-    Raises: CannotFuseError: a forward that does more than call children and functions that are known.
-    """
-    forward = type(module).forward
-    code = getattr(forward, "__code__", None)
-    if code is None:
-        raise CannotFuseError("its forward is no Python function")
-    if code.co_flags & 0x0C or code.co_argcount != 2 or code.co_kwonlyargcount:  # *args, **kwargs
-        raise CannotFuseError("its forward takes more than one argument")
-    held, functions = vars(module), []
-    for instruction in dis.get_instructions(code):
-        name = instruction.argval
-        if not _STRAIGHT.fullmatch(instruction.opname):
-            raise CannotFuseError(
-                f"its forward is no straight line ({instruction.opname} in line {_line(instruction)})"
-            )
-        if instruction.opname == "LOAD_GLOBAL":
-            value = forward.__globals__.get(name)
-            if not (any(value is each for each in _NAMESPACES) or _is_called(value)):
-                raise CannotFuseError(f"its forward calls {name}, of which nothing is known")
-        elif instruction.opname.startswith(("LOAD_ATTR", "LOAD_METHOD")) and name not in _WORDS:
-            if name in held and _is_called(held[name]):
-                functions.append((name, meaning_of(held[name])))
-            elif not any(name in owner._modules for owner in module.modules()):
-                raise CannotFuseError(f"its forward reads {name}, which may change")
-    return tuple(dict(functions).items())
-
-
-def _line(instruction: dis.Instruction) -> Any:
-    positions = instruction.positions
-    return None if positions is None else positions.lineno
-
-
-def _is_called(value: Any) -> bool:
-    """Whether it is a function of _CALLED, or one with some of its keywords given."""
-    if isinstance(value, functools.partial) and not value.args:
-        value = value.func
-    return callable(value) and not isinstance(value, nn.Module) and _key(value) in _CALLED
-
-
-def _key(value: Any) -> Any:
-    try:
-        hash(value)
-    except TypeError:
-        return None
-    return value
+# -- tracing -----------------------------------------------------------------------------------------------------------
 
 
 class _Leaves(fx.Tracer):  # type: ignore[misc]  # torch is Any to the checker
@@ -230,7 +152,7 @@ def activation_of(module: nn.Module) -> tuple[str, Activation] | None:
     if module._modules or module._parameters or module._buffers or kind.__module__.startswith("torch."):
         return None
     try:
-        functions = _check_straight(module)
+        functions = check_straight(module)
         reader = _Reader(module, set())
         reader.read(_traced(module))
     except CannotFuseError:
@@ -284,7 +206,7 @@ class _Reader:
         return tuple(self.places[value] for value in node.args)
 
     def _read_call(self, node: Any) -> None:
-        name = _CALLED.get(node.target)
+        name = CALLED.get(node.target)
         if name is None:
             raise CannotFuseError(f"it calls {_name(node)}")
         if name == "chunk":
@@ -355,11 +277,16 @@ def _joined(stages: list[Stage], layers: set[str]) -> list[Stage]:
         found = maker(place, "module", uses)
         return found if found is not None and found.names[0] in layers else None
 
+    def is_quiet(first: int, last: int, *own: int) -> bool:
+        """Whether nothing is called between these values that may write to x: no child but layers and its `own`."""
+        between = ((place, stages[place - 1]) for place in range(first + 1, last))
+        return all(each.kind != "module" or place in own or each.names[0] in layers for place, each in between)
+
     for index, stage in enumerate(stages):
         if stage.function not in _ACTIVATIONS or stage.kind not in ("module", "function"):
             continue
         (place,) = stage.inputs
-        if source := layer(place):
+        if (source := layer(place)) and is_quiet(place, index + 1):
             made[index] = replace(stage, kind="linear", inputs=source.inputs, names=source.names)
             gone.add(place)
         elif half := maker(place, "half"):  # the activation of one, until it meets the other
@@ -372,14 +299,20 @@ def _joined(stages: list[Stage], layers: set[str]) -> list[Stage]:
             continue
         for gate, up in (stage.inputs, stage.inputs[::-1]):
             first, second = maker(gate, "linear"), layer(up)
-            if first and second and first.inputs == second.inputs and first.names != second.names:
+            if (
+                first
+                and second
+                and first.inputs == second.inputs
+                and first.names != second.names
+                and is_quiet(min(*stages[gate - 1].inputs, up), index + 1, gate)
+            ):
                 made[index] = replace(first, kind="gated", names=first.names + second.names)
                 gone |= {gate, up}
                 break
             first, second = maker(gate, "half"), maker(up, "half")
             if first and second and first.inputs == second.inputs and second.function == "1":
                 source = layer(first.inputs[0], 2)
-                if source and first.function.startswith("0 "):
+                if source and first.function.startswith("0 ") and is_quiet(first.inputs[0], index + 1, gate):
                     function = first.function.removeprefix("0 ")
                     made[index] = replace(
                         first, kind="halves", inputs=source.inputs, names=source.names, function=function

@@ -16,8 +16,9 @@ from torch import nn
 from tilewright import dispatch
 from tilewright.errors import TilewrightError, UnsupportedError
 from tilewright.frontends.torch import fused_modules, products
-from tilewright.frontends.torch.fusion import CannotFuseError, activation_of, fusion_of
+from tilewright.frontends.torch.fusion import activation_of, fusion_of
 from tilewright.frontends.torch.modules import PatchedLinear, is_memory
+from tilewright.frontends.torch.straight import CannotFuseError
 from tilewright.kernels.catalog import check_supported
 from tilewright.planning import checked_flag
 

@@ -6,9 +6,10 @@
 
 Random weights, bf16. The block: 2 x 2048 tokens, forward and backward, eager and compiled, and forward alone; both
 models take turns, and a ratio is the median over rounds of torch's time over ours of the same round. The run: two MLPs
-with residuals, 4096 rows, 50 steps of AdamW, from the same weights on the same data: torch, tilewright, and torch with
-its rows in another order, which sums the same numbers otherwise: how far its losses are from torch's is what rounding
-does. Peaks are of both models together, in the run with the gradients that the one before has left.
+with residuals, 4096 rows, 50 steps of AdamW, from the same weights on the same data: torch, tilewright, torch with its
+rows in another order, which sums the same numbers otherwise, and torch that computes in float32 with the same bf16
+weights and optimizer: how far from that each is, is what rounding does. Peaks are of both models together, in the run
+with the gradients that the one before has left.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from llama import MLP, TINY, Block, Sizes, seeded
 
 ROUNDS, REPEATS = 7, 5
 STEPS, RATE = 50, 3e-4
+INSIDE = "torch eager, float32 inside"
 Row = dict[str, Any]
 
 
@@ -48,6 +50,18 @@ class Residuals(nn.Module):
         for norm, mlp in zip(self.norms, self.mlps, strict=True):
             x = x + mlp(norm(x))
         return x
+
+
+class InFloat32(nn.Module):
+    """A model of bf16 weights whose activations, sums and gradients are float32; only its result is rounded."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = {name: parameter.float() for name, parameter in self.model.named_parameters()}
+        return torch.func.functional_call(self.model, weights, x.float()).to(x.dtype)
 
 
 def pair(kind: type[nn.Module], sizes: Sizes, device: str) -> dict[str, nn.Module]:
@@ -162,15 +176,22 @@ def training_rows(sizes: Sizes, rows: int, device: str, steps: int, compiles: bo
             yield from _training_row(found, f"{name} {mode}", run, x, target, steps)
     model = seeded(Residuals, sizes, device)
     yield from _training_row(found, "torch eager, other order", model, x[order], target[order], steps)
-    reference = found["torch eager"]
+    yield from _training_row(found, INSIDE, InFloat32(seeded(Residuals, sizes, device)), x, target, steps)
     yield {
         "part": "training",
-        "run": "losses beside torch eager's",
-        "apart": {
-            name: round(max(abs(loss / other - 1) for loss, other in zip(losses, reference, strict=True)), 6)
-            for name, losses in found.items()
-            if losses is not reference
-        },
+        "run": "losses beside torch eager's, and beside those of float32",
+        "apart": _apart_from(found, "torch eager"),
+        "off": _apart_from(found, INSIDE),
+    }
+
+
+def _apart_from(found: dict[str, list[float]], name: str) -> dict[str, float]:
+    """The largest relative distance of a loss of each run from this one's of the same step."""
+    reference = found[name]
+    return {
+        other: round(max(abs(loss / own - 1) for loss, own in zip(losses, reference, strict=True)), 6)
+        for other, losses in found.items()
+        if other != name
     }
 
 

@@ -26,11 +26,12 @@ def test_a_block_has_its_range_and_both_peaks() -> None:
 def test_a_training_run_has_its_losses_and_how_far_they_are_from_torchs() -> None:
     run = {"part": "training", "ms_a_step": 15.694, "peak_mib": 4176, "losses": [2.0, 1.0, 0.5]}
     rows = [run | {"run": "torch eager"}, run | {"run": "tilewright eager"}]
-    rows.append({"part": "training", "run": "losses beside torch eager's", "apart": {"tilewright eager": 0.000127}})
+    beside = {"apart": {"tilewright eager": 0.000127}, "off": {"torch eager": 0.002, "tilewright eager": 0.001}}
+    rows.append({"part": "training", "run": "losses beside torch eager's, and beside those of float32", **beside})
     table = training_table(published(MODEL, rows))
     assert table.splitlines()[2:5] == [
-        "| torch eager | 15.69 | 2.00000 | 0.50000 | - | 4,176 |",
-        "| tilewright eager | 15.69 | 2.00000 | 0.50000 | 1.27e-04 | 4,176 |",
+        "| torch eager | 15.69 | 2.00000 | 0.50000 | - | 2.00e-03 | 4,176 |",
+        "| tilewright eager | 15.69 | 2.00000 | 0.50000 | 1.27e-04 | 1.00e-03 | 4,176 |",
         "",
     ]
     assert " 3 steps of AdamW" in table

@@ -121,8 +121,8 @@ def test_one_kernel_runs_forward_and_a_product_for_each_matrix_that_wants_a_grad
     if wanted:
         x, weight, _, pre = out.grad_fn.saved_tensors
         assert torch.equal(pre, F.linear(*inputs))
-        assert x is inputs[0]  # both for a second derivative, which computes gate and up anew
-        assert weight is inputs[1]
+        assert (x is not None) == (1 in wanted)
+        assert (weight is not None) == (0 in wanted or 1 in wanted)
         out.sum().backward()
         assert fast.counts["launch"] == len({0, 1} & {*wanted})
     assert [t.grad is not None for t in inputs] == [index in wanted for index in range(3)]
@@ -164,14 +164,11 @@ def test_second_derivatives_and_transforms_are_torchs_within_rounding(activation
             assert (one - other).abs().max() <= 0.03 * other.abs().max()  # bf16 after four products: 2**-5
 
 
-def test_a_second_derivative_of_x_alone_is_torchs_within_rounding() -> None:
-    w = whole(6, 3, seed=1) / 2
-    found = []
-    for gated, dtype in ((T.gated_linear, torch.bfloat16), (unfused, torch.float64)):
-        leaf = quarters(4, 3).to(dtype).requires_grad_()
-        (first,) = torch.autograd.grad(gated(leaf, w.to(dtype)).double().square().sum(), leaf, create_graph=True)
-        found.append(torch.autograd.grad(first.double().square().sum(), leaf)[0])
-    assert (found[0] - found[1]).abs().max() <= 0.03 * found[1].abs().max()
+def test_a_second_derivative_of_x_alone_is_refused_by_name() -> None:
+    """The weight requires no gradient: what is needed is not kept."""
+    leaf = quarters(4, 3).requires_grad_()
+    with pytest.raises(UnsupportedError, match="apply the activation to the result"):
+        torch.autograd.grad(T.gated_linear(leaf, whole(6, 3, seed=1)).sum(), leaf, create_graph=True)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (None, 0, None), (0, 0, 0), (None, None, 0)])
@@ -309,6 +306,6 @@ def test_plain_eager_tensors_have_the_gradient_of_gate_and_up_in_one_launch(monk
     assert pitches == [8, 16, 1]
     T.gated_linear(x, whole(14, 8, seed=1).requires_grad_()).sum().backward()  # 7 columns are no chunk
     assert pitches[-1] is None
-    leaf = x.clone().requires_grad_()
-    torch.autograd.grad(T.gated_linear(leaf, w).sum(), leaf, create_graph=True)  # is differentiated again
+    leaf, other = x.clone().requires_grad_(), w.clone().requires_grad_()
+    torch.autograd.grad(T.gated_linear(leaf, other).sum(), leaf, create_graph=True)  # is differentiated again
     assert pitches[-1] is None

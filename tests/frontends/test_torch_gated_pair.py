@@ -197,6 +197,7 @@ def test_one_graph_serves_every_number_of_rows() -> None:
 X, G = quarters(4, 8), whole(7, 8)
 REFUSED = {
     "three": ((X, (G, G, G)), {}, UnsupportedError, "a pair is of gate and up"),
+    "half a pair": ((X, (G, None)), {}, UnsupportedError, "and has both"),
     "unlike weights": ((X, (G, whole(8, 8))), {}, ShapeError, r"weights \(7, 8\) and \(8, 8\)"),
     "one bias": ((X, (G, G), whole(7)), {}, UnsupportedError, "1 biases"),
     "a bias of half of them": ((X, (G, G), (whole(7), whole(6))), {}, ShapeError, "bias has an element"),

@@ -112,6 +112,28 @@ def test_every_element_is_rounded_once_and_nothing_else_is_written(activation: s
         assert int(np.isnan(memory.astype(np.float32)).sum()) == memory.size - out.size
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gates_far_out_have_slopes_of_nothing_and_one(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where squares of them are past any number of bf16, and their products with slopes that are 0."""
+    far = np.array([1e14, -1e14, 1e18, -1e18, 60, -60, 0, 1], np.float32).astype(ml_dtypes.bfloat16)
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: Constant(far))
+    _, _, out, _ = run(emulated("h200"), activation, "halves", BF16, (2, 8))
+    assert not np.isnan(out.astype(np.float32)).any()
+    of_gate, wide = out[0, :8].astype(float), far.astype(float)  # grad is a third of far, gate and up are far
+    assert np.abs(of_gate[[1, 3, 5]]).max() < 1e-15
+    assert np.allclose(of_gate[[0, 2, 4]], wide[[0, 2, 4]] ** 2 / 3, rtol=2**-6)
+
+
+class Constant:
+    """A generator of the same row again and again."""
+
+    def __init__(self, row: Array) -> None:
+        self.row = row.astype(np.float32)
+
+    def standard_normal(self, shape: tuple[int, int]) -> Array:
+        return np.tile(self.row, (shape[0], shape[1] // 8)) / 3
+
+
 def test_a_thread_takes_more_chunks_than_one_where_ctas_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_gradient, "WAVES", 1)
     monkeypatch.setattr(gate_gradient, "CTAS_PER_SM", 1)

@@ -78,6 +78,7 @@ def training_table(rows: Sequence[Row]) -> str:
     """One line a training run: its time a step, its first and last loss, and how far its losses are from torch's."""
     own = [row for row in rows if row.get("kind") == MODEL and row["part"] == "training"]
     apart: dict[str, float] = next((row["apart"] for row in own if "apart" in row), {})
+    off: dict[str, float] = next((row["off"] for row in own if "off" in row), {})
     runs = [row for row in own if "losses" in row]
     lines = [
         (
@@ -86,6 +87,7 @@ def training_table(rows: Sequence[Row]) -> str:
             f"{row['losses'][0]:.5f}",
             f"{row['losses'][-1]:.5f}",
             f"{apart[row['run']]:.2e}" if row["run"] in apart else "-",
+            f"{off[row['run']]:.2e}" if row["run"] in off else "-",
             f"{row['peak_mib']:,}",
         )
         for row in runs
@@ -93,11 +95,12 @@ def training_table(rows: Sequence[Row]) -> str:
     steps = len(runs[0]["losses"]) if runs else 0
     meaning = (
         f"Two MLPs of Llama 3 8B with residuals, 4096 rows, bf16, {steps} steps of AdamW from the same weights, one "
-        "run each. Apart: the largest relative distance of a loss from torch's eager one of the same step. The last "
-        "run has torch's rows in another order, so the same sums in another order. Each peak holds what else was "
-        "alive: both models of a pair, and the gradients of the one that ran before."
+        "run each. Apart: the largest relative distance of a loss from torch's eager one of the same step. Another "
+        "order: of torch's rows, so the same sums in another order. Float32 inside: the same weights and optimizer in "
+        "bf16, activations, sums and gradients in float32; off is the distance from its losses. Each peak holds what "
+        "else was alive: both models of a pair, and the gradients of the one that ran before."
     )
-    head = ("run", "ms a step", "first loss", "last loss", "apart", "peak, MiB")
+    head = ("run", "ms a step", "first loss", "last loss", "apart", "off", "peak, MiB")
     return markdown(head, lines) + caption(runs, meaning)
 
 

@@ -219,6 +219,12 @@ def _pair(name: str, value: Tensor | Pair | None) -> tuple[Tensor | None, Tensor
             rule="a pair is of gate and up",
             works=f"pass one tensor for both, or ({name} of gate, {name} of up)",
         )
+    if value[0] is None or value[1] is None:
+        raise UnsupportedError(
+            asked=f"gated_linear with None in the pair for {name}",
+            rule="a pair is of gate and up, and has both",
+            works="pass None alone where there is neither" if name != "weight" else "pass two weights (n, k)",
+        )
     return value[0], value[1]
 
 

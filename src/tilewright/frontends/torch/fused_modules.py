@@ -32,12 +32,18 @@ def fuse(module: nn.Module, fusion: Fusion) -> None:
 def unfuse(module: nn.Module) -> None:
     """The module as it was before fuse()."""
     vars(module).pop(_ATTRIBUTE, None)
-    module.__class__ = _class_before(type(module))
+    if issubclass(type(module), _Fused):
+        module.__class__ = _class_before(type(module))
 
 
 def is_fused(module: nn.Module) -> bool:
-    """Whether fuse() changed this module."""
-    return _ATTRIBUTE in vars(module)
+    """Whether fuse() changed this module, or one that it was copied or cut from."""
+    return issubclass(type(module), _Fused) or _ATTRIBUTE in vars(module)
+
+
+def is_whole(module: nn.Module) -> bool:
+    """Whether a fused module has its fusion."""
+    return issubclass(type(module), _Fused) and _ATTRIBUTE in vars(module)
 
 
 class _Fused:
@@ -46,8 +52,13 @@ class _Fused:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As the class before, and then this one of it: a class that is made at run time has no name to be found by."""
         found: Any = super().__reduce_ex__(protocol)
+        if isinstance(found, str) or not found[1] or found[1][0] is not type(self):
+            return found  # a way of its own
         make, (kind, *rest), *state = found
         return _remade, (make, _class_before(kind), *rest), *state
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        """Tells nobody: a registry of subclasses is for those that somebody wrote."""
 
 
 def _remade(make: Any, kind: Any, *rest: Any) -> Any:
@@ -100,6 +111,8 @@ def _holds(module: nn.Module, fusion: Fusion) -> bool:
         return False
     if fusion.children and tuple(module._modules) != fusion.children:
         return False
+    if any(stage.kind == "module" and _child(module, stage.names[0]) is None for stage in fusion.stages):
+        return False
     for name in fusion.layers:
         layer = _child(module, name)
         if type(layer) is not PatchedLinear or _has_hooks(layer) or "forward" in layer.__dict__:
@@ -147,14 +160,17 @@ def _activated(module: nn.Module, stage: Stage, x: Tensor) -> Tensor:
     layer = _child(module, stage.names[0])
     weight, bias = layer.weight, layer.bias
     main_grad = layer._main_grad_of(weight)
+    is_fusable = _keeps_as_torch(x, weight)
     if stage.kind == "linear":
+        if not is_fusable:
+            return _activation(module, stage, layer(x))
         out = linear_around(x, weight, bias, stage.function, main_grad)
         if out is not None:
             return out
         if is_served(x, weight, bias, layer.emulates):
             return ops.linear(x, weight, bias, main_grad, stage.function)
         return _activation(module, stage, layer(x))
-    if is_served(x, weight, bias, layer.emulates) and weight.shape[0] % 2 == 0:
+    if is_fusable and is_served(x, weight, bias, layer.emulates) and weight.shape[0] % 2 == 0:
         return ops.gated_linear(x, weight, bias, main_grad, stage.function, "halves")
     gate, up = layer(x).chunk(2, -1)
     return _activation(module, stage, gate) * up
@@ -167,6 +183,7 @@ def _gated(module: nn.Module, stage: Stage, x: Tensor) -> Tensor:
     totals = tuple(layer._main_grad_of(layer.weight) for layer in (gate, up))
     if (
         is_served(x, weights[0], biases[0], gate.emulates)  # first: of a tracer's proxy nothing else can be asked
+        and all(_keeps_as_torch(x, weight) for weight in weights)
         and is_served(x, weights[1], biases[1], up.emulates)
         and weights[0].shape == weights[1].shape
         and (biases[0] is None) == (biases[1] is None)
@@ -176,6 +193,12 @@ def _gated(module: nn.Module, stage: Stage, x: Tensor) -> Tensor:
             x, weights[0], biases[0], totals[0], stage.function, "halves", weights[1], biases[1], totals[1]
         )
     return _activation(module, stage, gate(x)) * up(x)
+
+
+def _keeps_as_torch(x: Any, weight: Tensor) -> bool:
+    """Whether what a backward keeps of x and weight is what torch keeps: not where x has a gradient and weight none.
+    torch keeps neither then, so that x may be changed in place, or be differentiated twice."""
+    return not (torch.is_grad_enabled() and getattr(x, "requires_grad", False) is True) or weight.requires_grad
 
 
 def _activation(module: nn.Module, stage: Stage, value: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ trace is all that it does, whatever changes later. Knows nothing of whole models
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -56,10 +57,11 @@ class Activation:
     name: str
     kind: type[nn.Module]
     attributes: tuple[tuple[str, Any], ...]
+    forward: Any = None  # its class's, as it was read
 
     def is_still(self, module: nn.Module) -> bool:
         """Whether the module is this activation still."""
-        if type(module) is not self.kind:
+        if type(module) is not self.kind or self.kind.forward is not self.forward:
             return False
         held = module.__dict__
         return all(name in held and meaning_of(held[name]) == value for name, value in self.attributes)
@@ -95,8 +97,8 @@ class Fusion:
 
 
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    "mul": torch.mul,
-    "add": torch.add,
+    "mul": operator.mul,
+    "add": operator.add,
     "relu": torch.relu,
     "silu": F.silu,
     "gelu": F.gelu,
@@ -111,8 +113,10 @@ def fusion_of(module: nn.Module, is_layer: Callable[[nn.Module], bool]) -> Fusio
 
     Raises: CannotFuseError: nothing, or a forward of which it cannot be proven; with the reason.
     """
+    if isinstance(module, fx.GraphModule) or type(module).__call__ is not nn.Module.__call__:
+        raise CannotFuseError("its class is made for it, and runs its forward in a way of its own")
     layers = {name for name, child in module.named_modules() if name and is_layer(child)}
-    if type(module).forward is nn.Sequential.forward:
+    if type(module).forward is nn.Sequential.forward and type(module).__iter__ is nn.Sequential.__iter__:
         reader = _Reader(module, layers)
         for name in module._modules:
             reader.add("module", (len(reader.stages),), name)  # of what the one before made
@@ -145,10 +149,10 @@ def activation_of(module: nn.Module) -> tuple[str, Activation] | None:
     """The function that a module without parameters is, and what has to stay so; None: none that kernels have."""
     kind = type(module)
     if kind in _PLAIN_ACTIVATIONS:
-        return _PLAIN_ACTIVATIONS[kind], Activation("", kind, ())
+        return _PLAIN_ACTIVATIONS[kind], Activation("", kind, (), kind.forward)
     if kind is nn.GELU:
         word = "gelu_tanh" if module.approximate == "tanh" else "gelu"
-        return word, Activation("", kind, (("approximate", module.approximate),))
+        return word, Activation("", kind, (("approximate", module.approximate),), kind.forward)
     if module._modules or module._parameters or module._buffers or kind.__module__.startswith("torch."):
         return None
     try:
@@ -158,7 +162,11 @@ def activation_of(module: nn.Module) -> tuple[str, Activation] | None:
     except CannotFuseError:
         return None
     words = [stage.function for stage in reader.stages]
-    return (words[0], Activation("", kind, functions)) if words in [[word] for word in _ACTIVATIONS] else None
+    return (
+        (words[0], Activation("", kind, functions, kind.forward))
+        if words in [[word] for word in _ACTIVATIONS]
+        else None
+    )
 
 
 # -- from a trace to stages --------------------------------------------------------------------------------------------
@@ -188,12 +196,22 @@ class _Reader:
                 if not self.stages or self.places.get(node.args[0]) != len(self.stages):
                     raise CannotFuseError("what it returns is not the last thing that it computes")
             elif node.op == "call_module":
+                self._check_child(str(node.target))
                 self.places[node] = self.add("module", self._inputs(node, 1), str(node.target))
             elif node.op in ("call_function", "call_method"):
                 self._read_call(node)
             else:
                 raise CannotFuseError(f"it reads {node.target}, which may change")
         return argument
+
+    def _check_child(self, name: str) -> None:
+        """Raises CannotFuseError: a child that has several names, or is found by its place: which of them the forward
+        means, the trace does not tell."""
+        child = self.module.get_submodule(name)
+        names = [own for own, each in self.module.named_modules(remove_duplicate=False) if each is child]
+        parent = self.module.get_submodule(name.rpartition(".")[0])
+        if len(names) > 1 or isinstance(parent, nn.ModuleList | nn.ModuleDict | nn.Sequential):
+            raise CannotFuseError(f"it calls {name}, which has other names or is found by its place")
 
     def _inputs(self, node: Any, count: int, **served: Any) -> tuple[int, ...]:
         """The places of a call's arguments. Raises: CannotFuseError: others than `count` values, and `served`."""
@@ -210,8 +228,8 @@ class _Reader:
         if name is None:
             raise CannotFuseError(f"it calls {_name(node)}")
         if name == "chunk":
-            source, *rest = node.args
-            asked = {"chunks": rest[0] if rest else None, "dim": rest[1] if len(rest) > 1 else None} | node.kwargs
+            asked = dict(zip(("input", "chunks", "dim"), node.args, strict=False)) | node.kwargs
+            source = asked.pop("input", None)
             if asked != {"chunks": 2, "dim": -1} or source not in self.places:
                 raise CannotFuseError("it chunks otherwise than in two along the last dimension")
             self.chunks[node] = source

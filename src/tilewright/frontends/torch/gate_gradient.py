@@ -35,7 +35,7 @@ def of_gate(grad: Tensor, pre: Tensor, activation: Activation, split: Split) -> 
     rows = math.prod(grad.shape[:-1])
     if not gate_gradient.is_served(rows, columns) or not pre.is_contiguous():
         return None
-    grad = grad.reshape(rows, columns)  # a view, or a copy of rows that do not lie evenly
+    grad = grad.resolve_neg().reshape(rows, columns)  # a view, or a copy of rows that do not lie evenly
     pitch = grad.stride(0) if rows > 1 else columns
     if grad.stride(1) != 1 or pitch < columns or (pitch * grad.element_size()) % 16 or grad.data_ptr() % 16:
         grad, pitch = grad.contiguous(), columns

@@ -68,17 +68,16 @@ def _save_linear(
     main_grad: Tensor | None,
     activation: str | None,
     kept: Tensor | None,
-    is_gated: bool = False,
 ) -> None:
     """`kept`: what the activation's derivative is computed from: of relu its result, else what it was given; of a gate
     both of its parts."""
     needs_x, needs_weight, *rest = needs
     if activation is not None and torch._C._are_functorch_transforms_active():
         needs_x = needs_weight = True  # every backward there is one that may be differentiated again
-    bends = is_gated or activation not in (None, "relu")  # a second derivative computes anew what was given to it
-    keeps_weight = needs_x or bends or (needs_weight and activation is not None)
+    # The weight is there anyway; of x nothing is kept alive that the first derivative does not need.
+    keeps_weight = needs_x or (needs_weight and activation is not None)
     ctx.save_for_backward(
-        x if needs_weight or bends else None, weight if keeps_weight else None, bias if activation else None, kept
+        x if needs_weight else None, weight if keeps_weight else None, bias if activation else None, kept
     )
     ctx.set_materialize_grads(False)  # see _of_defined()
     ctx.needs = tuple(needs[:2])
@@ -167,8 +166,17 @@ def _silu_gradient(grad: Tensor, pre: Tensor) -> Tensor:
     return (grad * (share * (1 + x * (1 - share)))).to(grad.dtype)
 
 
-def _pre_again(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """What the activation was given, computed anew: a backward that is differentiated needs it as a function of x."""
+def _pre_again(x: Tensor | None, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """What the activation was given, computed anew: a backward that is differentiated needs it as a function of x.
+
+    Raises: UnsupportedError: x or weight was not kept.
+    """
+    if x is None or weight is None:
+        raise UnsupportedError(
+            asked="a second derivative of linear with an activation or a gate, whose weight requires no gradient",
+            rule="the first one keeps only what it needs itself",
+            works="apply the activation to the result of linear, called without one",
+        )
     again: Tensor = ops.linear(x, weight, bias)
     return again
 
@@ -300,12 +308,15 @@ def _run_gated_linear(
     else:
         out, pre = _gated_linear_and_pre_below(keyset, x, weight, bias, activation, split, up, up_bias)
     needs = _needs(keyset, ctx)
-    _save_linear(ctx, needs, x, weight, bias, main_grad, activation, pre, is_gated=True)
+    _save_linear(ctx, needs, x, weight, bias, main_grad, activation, pre)
     ctx.split = split
     if up is not None:
-        ctx.save_for_backward(*ctx.to_save, up, up_bias)
+        needs_all = torch._C._are_functorch_transforms_active()
+        needs_up = needs[6] or needs_all
+        own_x, *kept = ctx.to_save
+        keeps_up = needs[0] or needs_up
+        ctx.save_for_backward(x if needs_up else own_x, *kept, up if keeps_up else None, up_bias)
         bias_dtype = up_bias.dtype if up_bias is not None and needs[7] else None
-        needs_up = needs[6] or torch._C._are_functorch_transforms_active()
         ctx.other = SimpleNamespace(needs=(False, needs_up), bias_dtype=bias_dtype, main_grad=up_main_grad)
     return out
 

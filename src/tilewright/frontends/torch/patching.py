@@ -99,19 +99,32 @@ def _fuse(model: nn.Module) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[st
     fused, unfused = [], []
     for name, module in list(model.named_modules()):
         own = list(module.children())
-        if fused_modules.is_fused(module) or not any(type(child) is PatchedLinear for child in own):
+        if not any(type(child) is PatchedLinear for child in own):
             continue
+        if fused_modules.is_fused(module):
+            if fused_modules.is_whole(module):
+                continue
+            fused_modules.unfuse(module)  # cut from one that is, as a slice of a Sequential
         try:
             if "forward" in module.__dict__:
                 raise CannotFuseError("its forward was replaced on the module itself")
             fusion = fusion_of(module, lambda child: type(child) is PatchedLinear)
-        except CannotFuseError as reason:
-            if any(activation_of(child) is not None for child in own):
-                unfused.append((name, str(reason)))
+            fused_modules.fuse(module, fusion)
+        except Exception as error:  # of the model's code too: a module that cannot be read stays as it is
+            fused_modules.unfuse(module)
+            reason = str(error) if isinstance(error, CannotFuseError) else f"reading it raised {error!r:.80}"
+            if any(_is_activation(child) for child in own):
+                unfused.append((name, reason))
             continue
-        fused_modules.fuse(module, fusion)
         fused.append((name, str(fusion)))
     return tuple(fused), tuple(unfused)
+
+
+def _is_activation(module: nn.Module) -> bool:
+    try:
+        return activation_of(module) is not None
+    except Exception:  # of the module's own code
+        return False
 
 
 def unpatch(model: nn.Module) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(Config::THREADS)
         const uint64_t pre_row = reinterpret_cast<uint64_t>(pre) + row * pitch;
         const uint64_t out_row = reinterpret_cast<uint64_t>(gradient) + row * pitch;
         uint32_t words[3][4];
-        ptx::ld_global_cs_v4_u32(reinterpret_cast<uint64_t>(grad) + row * grad_pitch + chunk * 16, words[0]);
+        ptx::ld_global_cs_v4_u32(reinterpret_cast<uint64_t>(grad) + row * grad_pitch + chunk * int64_t{16}, words[0]);
         ptx::ld_global_cs_v4_u32(first_piece(pre_row, chunk), words[1]);
         ptx::ld_global_cs_v4_u32(second_piece(pre_row, chunk, row_chunks), words[2]);
         float of_out[COLUMNS], gate[COLUMNS], up[COLUMNS];

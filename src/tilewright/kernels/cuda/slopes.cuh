@@ -14,7 +14,7 @@ struct ValueAndSlope {
 DEVICE ValueAndSlope of_gated(float x, float exponent, float inner_slope) {
     const float share = ptx::rcp_approx_ftz_f32(__fadd_rn(1.0f, ptx::ex2_approx_ftz_f32(exponent)));
     const float value = __fmul_rn(x, share);
-    return {value, __fmaf_rn(__fmul_rn(value, inner_slope), __fadd_rn(1.0f, -share), share)};
+    return {value, __fmaf_rn(value, __fmul_rn(inner_slope, __fadd_rn(1.0f, -share)), share)};  // 0 before it grows
 }
 
 template <Activation ACTIVATION>

@@ -99,6 +99,17 @@ def test_products_are_of_contiguous_arrays_unless_they_are_said_to_be_padded(tun
     assert tuner["problems"] == [packed(65, 63, 66)]
 
 
+def test_a_product_is_tuned_and_forgotten_with_what_follows_it(tuner: dict[str, Any]) -> None:
+    words = ("tune", "64", "96", "32", "--epilogue", "bias gated(gelu)", "--dtype", "fp16")
+    printed(*words)
+    (problem,) = tuner["problems"]
+    assert str(problem).endswith("| bias(column) gated(gelu halves)")
+    assert problem.out_pitch == 48
+    records.append(record(problem))
+    assert printed("tune", "64", "96", "32", "--dtype", "fp16", "--forget").startswith("forgot 0 records")
+    assert printed(*words, "--forget") == "forgot 1 record\n"
+
+
 def test_forgetting_finds_the_record_of_the_copies_which_is_not_that_of_padded_rows() -> None:
     contiguous = packed(65, 63, 66, padded=False)
     records.append(record(computed_problem(contiguous, H200)))
@@ -183,6 +194,7 @@ def test_candidates_are_compiled_for_another_machine_with_no_gpu(
         (("64", "64", "64", "--candidates", "0"), "--candidates"),
         (("64", "64", "64"), "cuInit"),
         (("-5", "8", "8"), "m = -5"),
+        (("64", "64", "64", "--epilogue", "bias elu"), "steps are alpha, beta, bias"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(words: tuple[str, ...], sentence: str) -> None:

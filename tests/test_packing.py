@@ -9,7 +9,8 @@ import pytest
 
 from tilewright.epilogue_steps import Add, Beta, Bias, Gated
 from tilewright.errors import DTypeError, LayoutError, UnsupportedError
-from tilewright.packing import epilogue_named, packed, packed_form, with_epilogue
+from tilewright.packing import epilogue_named, packed, packed_form, packed_named, with_epilogue
+from tilewright.records import problem_text
 
 
 def test_what_a_batch_shares_is_a_or_b() -> None:
@@ -66,3 +67,10 @@ def test_a_text_that_names_no_steps_is_refused(text: str) -> None:
 def test_a_gated_problem_has_a_packed_out_of_half_the_columns() -> None:
     made = with_epilogue(packed(64, 96, 32, batch=(2,)), epilogue_named("gated", "bf16"))
     assert (made.out_n, made.out_pitch, made.out_batch) == (48, 48, (64 * 48,))
+
+
+def test_a_record_names_its_product_with_what_follows_it() -> None:
+    problem = with_epilogue(packed(64, 96, 32, dtype="fp16"), epilogue_named("bias gated(gelu)", "fp16"))
+    assert packed_named(problem_text(problem)) == problem
+    plain = packed(64, 96, 32, batch=(3,))
+    assert packed_named(problem_text(plain)) == plain

@@ -89,12 +89,15 @@ def packed(
 
 
 def packed_named(text: str) -> Problem:
-    """The packed product of a text that begins as records.problem_text() begins: batch, sizes, types; all else as
-    packed() has it. Worked example: "16 x 384x128x256 fp16 fp16 TN a128 b128 out16"."""
-    *batch, rest = text.split(" x ")
+    """The packed product of a text that begins as records.problem_text() begins: batch, sizes, types, and ends with the
+    steps of an epilogue where it has one; all else as packed() has it. Worked examples: "16 x 384x128x256 fp16 fp16 TN
+    a128 b128 out16", "64x96x32 bf16 bf16 TN a128 b128 out16 then bias(column) gelu(none)"."""
+    product, _, steps = text.partition(" then ")
+    *batch, rest = product.split(" x ")
     sizes, dtype, out_dtype, *_ = rest.split()
     m, n, k = map(int, sizes.split("x"))
-    return packed(m, n, k, dtype=dtype, out_dtype=out_dtype, batch=map(int, batch))
+    problem = packed(m, n, k, dtype=dtype, out_dtype=out_dtype, batch=map(int, batch))
+    return with_epilogue(problem, epilogue_named(steps, out_dtype)) if steps else problem
 
 
 def _packed_batch(extents: tuple[int, ...], matrix: int) -> tuple[int, ...]:
